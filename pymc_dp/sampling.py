@@ -38,7 +38,6 @@ from pymc_dp.routes.as_written import not_for_nuts
 from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.compiling import by_preference, run
 from pymc_dp.routes.convergence import check_convergence, rewrite
-from pymc_dp.routes.costs import expected_rate
 from pymc_dp.routes.gibbs import on_records
 from pymc_dp.routes.given import initial_values, public
 from pymc_dp.routes.latent_gaussian import unnormalised
@@ -223,8 +222,7 @@ def _by_best_route(
     nuts_sampler = kwargs.get("nuts_sampler") or "pymc"
     named = kwargs.get("var_names") or ()
     open_routes, better = [], []
-    shut: dict[str, list[str]] = {}
-    reasons: list[Declined] = []
+    shut: list[tuple[str, Declined]] = []
     by_a_word = [(0.0, "", "")]
     for route, plan in routes(reading, approximate, **options):
         reason = str(plan) if isinstance(plan, Declined) else ""
@@ -240,14 +238,12 @@ def _by_best_route(
             reason = f"it does not take {', '.join(unsupported)}"
             _log.info("Not taken: %s, %s", route.name, reason)
         if reason:
-            shut.setdefault(reason, []).append(route.name)
-            reasons.append(plan if isinstance(plan, Declined) else Declined(reason, near=2))
+            why = plan if isinstance(plan, Declined) else Declined(reason, near=2)
+            shut.append((route.name, why))
         elif not isinstance(plan, Declined):
             open_routes.append((plan, route))
         if isinstance(plan, Declined) and plan.near > 1:
-            by_a_word.append(
-                (expected_rate(route.usual) if route.usual else 0.0, route.name, reason)
-            )
+            by_a_word.append((route.usual_rate, route.name, reason))
     for plan, best in by_preference(open_routes):
         _log.info("Route: %s (rung: %s)", best.name, best.rung)
         usual, name, reason = max(by_a_word)
@@ -274,14 +270,13 @@ def _by_best_route(
             return tree, instead
         except (NotFinite, Declined) as why:  # the latter where compiling found out
             _log.warning("Not taken: %s, %s", best.name, why)
-            shut.setdefault(str(why), []).append(best.name)
-            reasons.append(Declined(str(why), near=2))
+            shut.append((best.name, Declined(str(why), near=2)))
     where = "" if rung == "auto" else f" on the rung {rung!r}"
-    first = str(nearest(reasons))
-    others = sum(len(names) for why, names in shut.items() if why != first)
+    first = str(nearest(why for _, why in shut))
+    names = [name for name, why in shut if str(why) == first]
+    others = len(shut) - len(names)
     more = f". dp.explain(model, details=True) says why {others} others are shut" if others else ""
-    names = ", ".join(shut.get(first, []))
-    raise ValueError(f"no route{where} is open. {names}: {first}{more}")
+    raise ValueError(f"no route{where} is open. {', '.join(names)}: {first}{more}")
 
 
 def _starts(reading: Reading, route: Route, given: Any) -> dict[str, Any]:

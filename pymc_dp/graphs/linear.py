@@ -37,6 +37,8 @@ from pymc_dp.graphs.questions import (
     with_shapes,
 )
 
+MOST_TOTALS = 1000  # running ones: their matrix is square
+
 
 def linear_map(expression: TensorVariable, rv: TensorVariable) -> sparse.csr_array:
     """Return the coefficients of a variable's entries in those of an expression linear in it.
@@ -155,7 +157,9 @@ class _Map:
         [source], axis = variable.owner.inputs, variable.owner.op.axis
         shape = lengths(source) if axis is not None else (math.prod(lengths(source)),)
         before, after = (math.prod(part) for part in (shape[: axis or 0], shape[(axis or 0) + 1 :]))
-        totals = sparse.csr_array(np.tril(np.ones((shape[axis or 0],) * 2)))
+        if (n := shape[axis or 0]) > MOST_TOTALS:
+            raise Declined(f"it has {n:,} running totals, more than {MOST_TOTALS:,}")
+        totals = sparse.csr_array(np.tri(n))
         wide = sparse.kron(totals, sparse.eye_array(after))
         return sparse.kron(sparse.eye_array(before), wide) @ self.read(source)
 

@@ -43,11 +43,7 @@ def key_of(value: Any) -> str | None:
     """Return the key of a function, of numbers, or of tuples of these; None for anything else."""
     try:
         return sha256(repr(_key(value, ())).encode()).hexdigest()
-    except (
-        ValueError,
-        TypeError,
-        OSError,
-    ):  # an empty cell, a class without a file
+    except (ValueError, TypeError, OSError):  # an empty cell, a class without a file
         return None
 
 

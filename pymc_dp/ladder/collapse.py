@@ -203,8 +203,9 @@ def _warn_of_what_is_left_out(model: pm.Model) -> None:
     free = [model.rvs_to_values[rv] for rv in model.free_RVs]
     if not found or not free or not all(value.dtype.startswith("float") for value in free):
         return
+    logp = model.logp()
     try:
-        density = plain_function(free, [model.logp(), *pt.grad(model.logp(), free)])
+        density = plain_function(free, [logp, *pt.grad(logp, free)])
     except (NotImplementedError, NullTypeGradError):  # a law of the user's has no gradient
         return
     first = model.initial_point(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -370,16 +371,13 @@ def _one_by_one(statistic: TensorVariable, rv: TensorVariable) -> bool:
     """Whether each entry is computed from one of a variable at most, its own or one looked up."""
     if is_rowwise(statistic, rv, record_length(rv), rv.type.ndim):
         return True
-    if None in (*known_shape(statistic), *known_shape(rv)):
-        return False
-    if math.prod(lengths(statistic)) < math.prod(lengths(rv)):
-        return False  # and nothing of the size of many records is built
-    try:
+    with suppress(Declined):
+        if math.prod(lengths(statistic)) < math.prod(lengths(rv)):
+            return False  # and nothing of the size of many records is built
         used = uses(statistic, rv)
-    except Declined:
-        return False
-    used.eliminate_zeros()
-    return bool((np.diff(used.indptr) <= 1).all())
+        used.eliminate_zeros()
+        return bool((np.diff(used.indptr) <= 1).all())
+    return False
 
 
 def parameters(reading: Reading, block: Block) -> list[TensorVariable]:

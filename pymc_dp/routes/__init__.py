@@ -76,6 +76,11 @@ class Route:
     usual: Mapping[str, float] | None = None
     careful: float = 1.0
 
+    @property
+    def usual_rate(self) -> float:
+        """The rate that goes with what it usually costs, 0 where that is not known."""
+        return expected_rate(self.usual) if self.usual else 0.0
+
     def standing(self, rate: float) -> float:
         """Return what the route of the most is taken by: the rate, or less where it may fail."""
         return rate / self.careful

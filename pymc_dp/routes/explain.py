@@ -35,7 +35,6 @@ from pymc_dp.reading.model import (
 )
 from pymc_dp.routes import Plan, Route, routes
 from pymc_dp.routes.compiling import by_preference, compiling_seconds
-from pymc_dp.routes.costs import expected_rate
 from pymc_dp.routes.latent_gaussian import unnormalised
 from pymc_dp.step_methods import choose_steps
 
@@ -210,15 +209,12 @@ def nearest_better(
     plans: Sequence[tuple[Route, Plan | Declined]], rate: float = 0.0
 ) -> Route | None:
     """Return the shut route that is nearest to open, of those that are usually faster."""
-    shut = [
-        (plan.near, _usual(route), route) for route, plan in plans if isinstance(plan, Declined)
+    faster = [
+        (plan.near, route.usual_rate, route)
+        for route, plan in plans
+        if isinstance(plan, Declined) and plan.near >= 1 and route.usual_rate > rate
     ]
-    faster = [entry for entry in shut if entry[0] >= 1 and entry[1] > rate]
     return max(faster, key=lambda entry: entry[:2], default=(0, 0.0, None))[2]
-
-
-def _usual(route: Route) -> float:
-    return expected_rate(route.usual) if route.usual else 0.0
 
 
 def _release_row(reading, release) -> list[str]:

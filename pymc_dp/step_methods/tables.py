@@ -350,10 +350,11 @@ def _read_entries(
     rv, zeros = rvs[0], {v: pt.zeros(_shape(v), dtype=v.dtype) for v in rvs}
     size, offset = sum(math.prod(_shape(v)) for v in rvs), 0
     parts, broken, constants = [], [], []
-    tree = _is_tree(maps)
-    pairs = zip(found, maps, strict=True)
+    pairs, large = zip(found, maps, strict=True), size > _MOST_SHARED
     several = [release.name for release, slopes in pairs if (np.diff(slopes.indptr) > 1).any()]
-    if several and not tree and size > _MOST_SHARED:
+    overlap = bool(several or not large) and _overlap(maps)
+    tree = not overlap and is_by_cell(maps)
+    if several and not tree and large:
         raise Declined(
             f"one of its cells is in several entries of the statistic of {several[0]!r}, as is for "
             f"up to {_MOST_SHARED} counts, or where each cell is an entry by itself and the others "
@@ -374,7 +375,7 @@ def _read_entries(
     first = np.searchsorted(cell[order], np.arange(size + 1))
     gaps = _gaps(rv, broken, np.diff(first))
     weight = np.asarray(weight[order])
-    shared = not tree and (bool(several) or (size <= _MOST_SHARED and _overlap(maps)))
+    shared = not tree and (bool(several) or overlap)
     return _Entries(first, which[order], weight, gaps, constants, shared)
 
 
@@ -532,15 +533,8 @@ def _overlap(maps: Sequence[csc_array]) -> bool:
     return bool((both.data < np.minimum(own[both.row], own[both.col])).any())
 
 
-def _is_tree(maps: Sequence[csc_array]) -> bool:
-    """Whether each cell is an entry by itself, and no entries `_overlap`."""
-    return is_by_cell(maps) and not _overlap(maps)
-
-
 def is_by_cell(maps: Sequence[csc_array]) -> bool:
     """Whether each cell is an entry by itself."""
-    if sum(slopes.shape[0] for slopes in maps) < maps[0].shape[1]:
-        return False
     rows = csr_array(vstack(maps))
     alone = np.flatnonzero(np.diff(rows.indptr) == 1)
     return np.unique(rows.indices[rows.indptr[alone]]).size == rows.shape[1]

@@ -377,3 +377,9 @@ def test_a_graph_in_another_is_computed_without_a_compiler(monkeypatch):
     three = pt.constant([3.0])
     assert known_value(outer(three)) == 21.0
     assert plain_function([x], [outer(x), inner(x, x)[0]])([3.0]) == [21.0, 3.0]
+
+
+def test_the_square_matrix_of_many_running_totals_is_not_built():
+    y = pm.Poisson.dist(3, shape=200_000)
+    with pytest.raises(Declined, match="200,000 running totals"):
+        linear_map(pt.cumsum(y), y)

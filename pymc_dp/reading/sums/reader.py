@@ -35,6 +35,7 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.linear import MOST_TOTALS
 from pymc_dp.graphs.questions import known_shape, known_value, lengths
 from pymc_dp.reading.sums.forms import or_refusal, refusal
 from pymc_dp.reading.sums.operands import MOST_ENTRIES, Operands, Public
@@ -42,8 +43,6 @@ from pymc_dp.reading.sums.reductions import accumulated, reduced, squeezed
 from pymc_dp.reading.sums.shapes import appended, indexed, joined, repeated, reshaped
 from pymc_dp.reading.sums.tables import Layout, Ledger, Table, common_layout, is_pure, mapped
 from pymc_dp.reading.sums.weighted import adds_up, weighted_sums
-
-_MOST_TOTALS = 1000  # running ones, of records: their matrix is square
 
 
 class Reader:
@@ -166,7 +165,7 @@ class Reader:
     @staticmethod
     def _is_short(variable: TensorVariable) -> bool:
         shape = known_shape(variable)
-        return len(shape) == 1 and shape[0] is not None and shape[0] <= _MOST_TOTALS
+        return len(shape) == 1 and shape[0] is not None and shape[0] <= MOST_TOTALS
 
     def _elemwise(self, op: ps.ScalarOp, inputs: Sequence[TensorVariable]) -> Table:
         tables = self.operands.aligned([self.read(i) for i in inputs])
