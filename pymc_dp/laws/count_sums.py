@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, singledispatch
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -47,6 +48,7 @@ from pymc_dp.mechanisms import (
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism
+from pymc_dp.mechanisms.suppressed import SuppressedMechanism
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,13 @@ class NoiseOfCounts:
     ----------
     kernel : the compiled noise, up to a factor where the mechanism has `rates`.
     arguments : source of the tuple of its parameters, from the mechanism's, n0, n1, ...
-    unclipped : the noise of a release that satisfies a condition, and the condition's source; it
-        takes fewer parameters, the last.
+    unchanged : the noise of a release as it was before it was clipped or withheld, and the source
+        of the condition that it is; it takes fewer parameters, the last.
     """
 
     kernel: CountNoise
     arguments: str
-    unclipped: tuple[NoiseOfCounts, str] | None = None
+    unchanged: tuple[NoiseOfCounts, str] | None = None
 
 
 def noise_of(mechanism: Mechanism) -> NoiseOfCounts:
@@ -103,17 +105,44 @@ def _noise(mechanism: Mechanism) -> NoiseOfCounts:
 
 @_noise.register
 def _clipped(mechanism: ClippedMechanism) -> NoiseOfCounts:
-    """Between the limits it is the noise that was clipped, which costs less than intervals."""
+    """Take the noise that was clipped between the limits: it costs less than intervals."""
     present = [bound is not None for bound in (mechanism.lower, mechanism.upper)]
     own = iter(_names("n", sum(present)))
     tests = [f"{next(own)} < z"] if present[0] else []
     tests += [f"z < {next(own)}"] if present[1] else []
-    whole = _noise.dispatch(object)(mechanism)
-    inner = noise_of(mechanism.inner)
-    names = _names("n", len(mechanism.parameters))
-    shifted = dict(zip(_names("n", len(names)), names[sum(present) :], strict=False))
-    arguments = re.sub(r"n\d+", lambda found: shifted[found[0]], inner.arguments)
-    return replace(whole, unclipped=(replace(inner, arguments=arguments), " and ".join(tests)))
+    return _unless_changed(mechanism, tests)
+
+
+@_noise.register
+def _suppressed(mechanism: SuppressedMechanism) -> NoiseOfCounts:
+    """Leave the noise of what was printed as it was, where the noisy value itself decided."""
+    if mechanism.by is not None or mechanism.empty:
+        return _noise.dispatch(object)(mechanism)
+    present = [x for x in mechanism.parameter_names if getattr(mechanism, x) is not None]
+    own = dict(zip(present, _names("n", len(present)), strict=True))
+    sides = {"below": ">=", "above": "<="}
+    tests = [f"z {sides[x]} {own[x]}" for x in present if x in sides]
+    tests = [f"({' or '.join(tests)})"] if mechanism.is_between else [*tests, "z == z"]
+    tests += [f"{own['where']} == 0.0"] if "where" in own else []
+    tests += [f"z != {mechanism.sentinel!r}"] if mechanism.sentinel is not None else []
+    return _unless_changed(mechanism, tests)
+
+
+def _unless_changed(mechanism: Any, tests: list[str]) -> NoiseOfCounts:
+    """Return the noise, with that of `inner` where tests of z and of its own parameters hold."""
+    whole, inner = _noise.dispatch(object)(mechanism), noise_of(mechanism.inner)
+    names, count = _names("n", len(mechanism.parameters)), len(mechanism.inner.parameters)
+    shifted = dict(zip(_names("n", count), names[len(names) - count :], strict=True))
+
+    def outer(source: str) -> str:
+        return re.sub(r"\bn\d+\b", lambda found: shifted[found[0]], source)
+
+    inner = replace(inner, arguments=outer(inner.arguments))
+    if inner.unchanged is not None:
+        innermost, further = inner.unchanged
+        inner = replace(innermost, arguments=outer(innermost.arguments))
+        tests = [*tests, outer(further)]
+    return replace(whole, unchanged=(inner, " and ".join(tests)))
 
 
 def _compiled(inputs: list[TensorVariable], graph: TensorVariable, names: list[str]) -> Piece:
@@ -161,8 +190,8 @@ class CountSum(KernelOp):
         self.output_types_preference = lambda *_: [float64] * self.nout
         sums = {"kernel": _made(make_count_sum, law, noise)}
         body = f"kernel(z, {noise.arguments}, {_tuple(thetas)})"
-        if noise.unclipped is not None:
-            within, test = noise.unclipped
+        if noise.unchanged is not None:
+            within, test = noise.unchanged
             sums["within"] = _made(make_count_sum, law, within)
             body = f"within(z, {within.arguments}, {_tuple(thetas)}) if {test} else {body}"
         piece = from_source(
@@ -255,6 +284,15 @@ def log_constant(mechanism: Mechanism, value: TensorVariable) -> TensorVariable 
     constant = mechanism.logp(0.0, 0.0)
     whole = pt.eq(value, pt.floor(value))
     return pt.switch(whole, constant, -math.inf) if mechanism.is_discrete else constant
+
+
+@log_constant.register
+def _log_constant_suppressed(mechanism: SuppressedMechanism, value):
+    if mechanism.by is not None or mechanism.empty:
+        return 0.0
+    withheld = mechanism.is_withheld(value)
+    constant = log_constant(mechanism.inner, pt.switch(withheld, 0.0, value))
+    return pt.switch(withheld, 0.0, constant)
 
 
 @log_constant.register

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import singledispatch
 from typing import Any
 
+import numpy as np
+import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
@@ -14,7 +16,10 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism, has_kink
+from pymc_dp.mechanisms.grids import OntoGrid
+from pymc_dp.mechanisms.postprocessed import ClippedMechanism, layers
 from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.mechanisms.suppressed import SuppressedMechanism
 from pymc_dp.reading.model import release_mechanism, release_statistic
 
 
@@ -50,16 +55,32 @@ def noise_variance(mechanism: Mechanism) -> Any:
     return 2.0 / rate**2 if has_kink(mechanism) else 1.0 / precision
 
 
-def of_variable(rv: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-    """Return the mean and the variance of a model's variable, a release perhaps."""
-    op = rv.owner.op
+def of_variable(
+    rv: TensorVariable, value: TensorVariable
+) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
+    """Return the value of a model's variable, a release perhaps, its mean and its variance.
+
+    What was withheld has an infinite variance. Rounding and clipping are left out.
+    """
+    op, value = rv.owner.op, as_float(value)
     match op:
         case PrivateReleaseRV():
-            statistic = release_statistic(rv)
-            return statistic, noise_variance(release_mechanism(rv))
+            own = release_mechanism(rv)
+            mean, variance = release_statistic(rv), _added(own)
         case IntegratedReleaseRV():
-            mechanism, parameters = op.split(rv.owner.inputs)
+            own, parameters = op.split(rv.owner.inputs)
             mean, variance = op.law.mean_variance(*parameters)
-            return mean, variance + noise_variance(mechanism)
+            variance = variance + _added(own)
         case _:
-            return mean_variance(op, *op.dist_params(rv.owner))
+            return value, *mean_variance(op, *op.dist_params(rv.owner))
+    if not own.withholds:
+        return value, mean, variance
+    withheld = own.is_withheld(value)
+    return pt.switch(withheld, 0.0, value), mean, pt.switch(withheld, np.inf, variance)
+
+
+def _added(mechanism: Mechanism) -> Any:
+    *changes, noise = layers(mechanism)
+    if not all(isinstance(c, ClippedMechanism | OntoGrid | SuppressedMechanism) for c in changes):
+        raise Declined
+    return noise_variance(noise)

@@ -162,6 +162,11 @@ class SuppressedMechanism(PostProcessed):
         return None if known[0] is None or known[1] is None else known[1] < known[0]
 
     @property
+    def is_between(self) -> bool:
+        """Whether values between two thresholds are withheld."""
+        return self._between
+
+    @property
     def parameters(self) -> tuple[TensorVariable, ...]:
         """The rule's, then those of `inner`, then those of `by`."""
         return (*super().parameters, *(self.by.parameters if self.by is not None else ()))

@@ -10,8 +10,7 @@ from pymc_dp.graphs.questions import known_shape
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import AS_WRITTEN, ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.gibbs import with_steps
-from pymc_dp.routes.nuts import nuts_cost
-from pymc_dp.routes.nuts_chains import sample_nuts
+from pymc_dp.routes.nuts import nuts_plan
 from pymc_dp.step_methods import choose_steps
 
 _STEPS, _NUTS = "steps on the model as written", "NUTS on the model as written"
@@ -37,7 +36,7 @@ def _steps(reading: Reading) -> Plan:
 def _nuts(reading: Reading) -> Plan:
     if names := not_for_nuts(reading):
         raise Declined(f"it cannot move {', '.join(map(repr, names))}")
-    return Plan.costing(nuts_cost(reading.model, _NUTS), partial(sample_nuts, reading.model))
+    return nuts_plan(reading, reading, _NUTS)
 
 
 def _pymc(reading: Reading) -> Plan:

@@ -16,19 +16,24 @@ coordinates: the posterior stays exact where the parabolas are poor.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import EllipsisType
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
-from pymc.distributions.timeseries import RandomWalkRV
+from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pymc.logprob.transforms import Transform
 from pytensor.gradient import pullback, pushforward
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar import basic as ps
+from pytensor.tensor.basic import Join
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
@@ -50,6 +55,13 @@ from pymc_dp.reading.bounds import at_start, starting_values
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes.latent_normal import latent_normal, latent_vector
+from pymc_dp.routes.latent_walk import (
+    cumulated,
+    innovations,
+    latent_walk,
+    of_differences,
+    of_scaled,
+)
 
 _ROUNDS = 100  # of scoring, each a standard deviation of the prior at most
 _STILL = 1e-9  # standard deviations given the data: nothing moves any more
@@ -64,36 +76,121 @@ class Latent:
     Attributes
     ----------
     rv : the variable.
-    mean, sd : m and s; of no use for a vector.
-    a, b : A and B as expressions of the model; B is a matrix for a vector.
-    is_theta : whether the variable is theta itself, as a vector is.
+    a : A as an expression of the model.
+    others : the other expressions, as a subclass has them.
+    is_theta : whether the variable is theta itself.
     """
 
     rv: TensorVariable
-    mean: TensorVariable
-    sd: TensorVariable
     a: TensorVariable
-    b: TensorVariable
+    others: tuple[TensorVariable, ...]
     is_theta: bool
-
-    @property
-    def is_vector(self) -> bool:
-        """Whether the entries depend on each other."""
-        return self.b.type.ndim > self.rv.type.ndim
-
-    @property
-    def variance(self) -> TensorVariable:
-        """That of theta before the data."""
-        return (self.b**2).sum(axis=-1) if self.is_vector else self.b**2
+    is_joint = False  # whether the entries depend on each other
 
     def replaced(self, given: dict[TensorVariable, TensorVariable]) -> Latent:
         """Return it with others in place of some variables of its expressions."""
-        parts = [self.mean, self.sd, self.a, self.b]
-        return Latent(self.rv, *graph_replace(parts, given, strict=False), self.is_theta)
+        a, *others = graph_replace([self.a, *self.others], given, strict=False)
+        return replace(self, a=a, others=tuple(others))
 
+    @property
+    @abstractmethod
+    def variance(self) -> TensorVariable:
+        """That of theta before the data, of each entry."""
+
+    @abstractmethod
     def at(self, theta: TensorVariable) -> TensorVariable:
         """Return the variable for a value of theta."""
-        return theta if self.is_theta else self.mean + self.sd * (theta - self.a) / self.b
+
+    def given(self, h, k) -> TensorVariable:
+        """Return the mean of theta given the data, in parabolas."""
+        return self.a + self.variance * (k - h * self.a) / (1.0 + h * self.variance)
+
+    @abstractmethod
+    def coordinates(self, h, k) -> tuple[TensorVariable, Transform]:
+        """Return the variable anew, and its coordinates."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether its spread is."""
+        return bool(nearest_rvs(list(self.others)))
+
+
+class Entries(Latent):
+    """Independent ones; `others` are m, s and B."""
+
+    @property
+    def variance(self):
+        """See `Latent.variance`."""
+        return self.others[-1] ** 2
+
+    def at(self, theta):
+        """See `Latent.at`."""
+        mean, sd, b = self.others
+        return theta if self.is_theta else mean + sd * (theta - self.a) / b
+
+    def coordinates(self, h, k):
+        """See `Latent.coordinates`."""
+        mean, sd, b = self.others
+        return latent_normal(mean, sd, self.a, b, h, k)
+
+    @property
+    def is_free(self):
+        """See `Latent.is_free`."""
+        return bool(nearest_rvs([self.others[-1]]))
+
+
+class Vector(Latent):
+    """A vector; `others` is the matrix B."""
+
+    is_joint = True
+
+    @property
+    def variance(self):
+        """See `Latent.variance`."""
+        return (self.others[0] ** 2).sum(axis=-1)
+
+    def at(self, theta):
+        """See `Latent.at`."""
+        return theta
+
+    def coordinates(self, h, k):
+        """See `Latent.coordinates`."""
+        return latent_vector(self.a, *self.others, h, k)
+
+    def given(self, h, k):
+        """See `Latent.given`."""
+        return _center(self, h, k)
+
+
+class Walk(Latent):
+    """A series, or its innovations; `others` are m, s and the bands of W."""
+
+    is_joint = True
+    is_free = True  # even where it is not: neighbours depend on each other
+
+    @property
+    def variance(self):
+        """See `Latent.variance`: as if nothing was forgotten."""
+        return pt.cumsum(self.others[2] ** -2.0)
+
+    def at(self, theta):
+        """See `Latent.at`."""
+        mean, sd, *bands = self.others
+        return theta if self.is_theta else mean + sd * innovations(bands, theta - self.a)
+
+    def coordinates(self, h, k):
+        """See `Latent.coordinates`."""
+        mean, sd, *bands = self.others
+        return latent_walk(mean, sd, self.a, bands, h, k, is_theta=self.is_theta)
+
+    def given(self, h, k):
+        """See `Latent.given`."""
+        return _center(replace(self, is_theta=True), h, k)
+
+
+def _center(latent: Latent, h, k) -> TensorVariable:
+    rv, transform = latent.coordinates(h, k)
+    return transform.backward(pt.zeros(lengths(rv)), *rv.owner.inputs)
 
 
 @once
@@ -113,7 +210,7 @@ def latents(reading: Reading) -> list[Latent]:
             and None not in known_shape(rv)
         ):
             latent = _latent(rv, clients)
-            if latent is not None and nearest_rvs([latent.b]):
+            if latent is not None and latent.is_free:
                 found.append(latent)
     return found
 
@@ -122,39 +219,87 @@ def _latent(rv: TensorVariable, clients) -> Latent | None:
     match rv.owner.op:
         case NormalRV():
             mean, sd = rv.owner.op.dist_params(rv.owner)
-            theta = _affine(rv, clients)
+            theta, sums, own = _affine(rv, clients)
             zero = pt.zeros(lengths(rv))
-            [a] = graph_replace([theta], {rv: zero + mean}, strict=False)
-            [b] = graph_replace([pushforward(theta, rv, zero + sd)], {rv: zero}, strict=False)
-            return Latent(rv, mean, sd, a, b, theta is rv)
+            mean, sd = zero + mean, zero + sd
+            [a] = graph_replace([theta[own]], {rv: mean}, strict=False)
+            if sums:
+                return Walk(rv, a, (mean, sd, *_bands(rv, sd, theta, sums, own)), False)
+            [b] = graph_replace([pushforward(theta, rv, sd)[own]], {rv: zero}, strict=False)
+            return Entries(rv, a, (mean, sd, b), theta is rv)
         case MvNormalRV() if rv.type.ndim == 1 and lengths(rv)[0] <= _LONGEST:
             mean, covariance = rv.owner.op.dist_params(rv.owner)
-            return Latent(rv, mean, mean, mean, pt.linalg.cholesky(covariance), True)
-        case RandomWalkRV() if rv.type.ndim == 1 and 1 < lengths(rv)[0] <= _LONGEST:
+            return Vector(rv, mean, (pt.linalg.cholesky(covariance),), True)
+        case RandomWalkRV() if rv.type.ndim == 1 and lengths(rv)[0] > 1:
             first, steps = (part.owner for part in rv.owner.inputs[:2])
             if isinstance(first.op, NormalRV) and isinstance(steps.op, NormalRV):
                 [n] = lengths(rv)
-                parts = zip(first.op.dist_params(first), steps.op.dist_params(steps), strict=True)
-                sizes = (1,), (n - 1,)
-                mean, sd = (pt.concatenate(list(map(pt.broadcast_to, p, sizes))) for p in parts)
-                mean = pt.cumsum(mean)
-                return Latent(rv, mean, sd, mean, np.tri(n) * sd, True)
+                of_first, of_step = (part.op.dist_params(part) for part in (first, steps))
+                mean, sd = _one_then_others(of_first, of_step, 1, n)
+                bands = of_differences([1.0 / sd])
+                return Walk(rv, pt.cumsum(mean), (mean, sd, *bands), True)
+        case AutoRegressiveRV(ar_order=p, constant_term=constant) if rv.type.ndim == 1:
+            rho, sigma, first = rv.owner.inputs[:3]
+            if isinstance(first.owner.op, NormalRV):
+                [n] = lengths(rv)
+                (m0, s0), m = first.owner.op.dist_params(first.owner), rho[0] if constant else 0.0
+                mean, sd = _one_then_others((m0, s0), (m, sigma), p, n)
+                later = np.arange(n) >= p
+                lags = [-rho[constant + i] * later / sd for i in range(p)]
+                bands = [1.0 / sd, *lags]
+                return Walk(rv, cumulated(bands, mean / sd), (mean, sd, *bands), True)
     return None
 
 
-def _affine(rv: TensorVariable, clients) -> TensorVariable:
-    """Return the last variable that is a multiple of this one, and something added."""
-    now = rv
+def _one_then_others(first, others, p: int, n: int) -> list[TensorVariable]:
+    """Return parameters of n entries, the first p of which have their own."""
+    sizes = (p,), (n - p,)
+    pairs = zip(first, others, strict=True)
+    return [pt.concatenate(list(map(pt.broadcast_to, pair, sizes))) for pair in pairs]
+
+
+def _affine(rv: TensorVariable, clients) -> tuple[TensorVariable, list, slice | EllipsisType]:
+    """Return the last variable of which each entry is a multiple of one entry, and something added.
+
+    Of a vector there may be running sums on the way: what is summed, its own place there, and the
+    sums. Other entries may have been put beside its own, whose place is the last that is returned.
+    """
+    now: TensorVariable = rv
+    sums: list[tuple] = []
+    own: slice | EllipsisType = ...
     while len(clients.get(now, ())) == 1 and clients[now][0].inputs.count(now) == 1:
         [node] = clients[now]
         place = node.inputs.index(now)
         scalar = node.op.scalar_op if isinstance(node.op, Elemwise) else None
         linear = isinstance(scalar, ps.Add | ps.Sub | ps.Neg | ps.Mul)
         linear |= not place and (isinstance(scalar, ps.TrueDiv) or keeps_values(node.op, now))
-        if not linear or known_shape(node.out) != known_shape(rv):
+        is_sum = isinstance(node.op, CumOp) and node.op.mode == "add" and rv.type.ndim == 1
+        if isinstance(node.op, Join) and rv.type.ndim == 1:
+            if any(None in known_shape(x) for x in node.inputs):
+                break
+            at = sum(lengths(x)[0] for x in node.inputs[:place])
+            at += own.start if isinstance(own, slice) else 0
+            own = slice(at, at + lengths(rv)[0])
+        elif not is_sum and (not linear or known_shape(node.out) != known_shape(now)):
             break
+        if is_sum:
+            sums.append((now, own, node.out))
         now = node.out
-    return now
+    return now, sums, own
+
+
+def _bands(rv: TensorVariable, sd, theta, sums, own) -> list[TensorVariable]:
+    """Return W of what is summed."""
+    bands, begin = [1.0 / sd], rv
+    for end, here, summed in [*sums, (theta, own, None)]:
+        if end is not begin:
+            zero = pt.zeros(lengths(begin))
+            slope = pushforward(end, begin, zero + 1.0)
+            [slope] = graph_replace([slope[here]], {begin: zero}, strict=False)
+            bands = of_scaled(bands, 1.0 / slope)
+        if summed is not None:
+            bands, begin = of_differences(bands), summed
+    return bands
 
 
 @once
@@ -175,19 +320,14 @@ def standardised(reading: Reading, on: Reading) -> tuple[pm.Model, list[str]]:
     moments = {
         rv: graph_replace(list(own), values, strict=False)
         for rv in values
-        if (own := _moments(rv)) is not None
+        if (own := _moments(rv, values[rv])) is not None
     }
     found = _known(model, _ordered(found), moments)
     change = Change()
     parabolas, exact = _parabolas(reading, model, found, moments)
     for latent, parabola in zip(found, parabolas, strict=True):
         if parabola is not None:
-            own = (latent.a, latent.b, *parabola)
-            rv, transform = (
-                latent_vector(*own)
-                if latent.is_vector
-                else latent_normal(latent.mean, latent.sd, *own)
-            )
+            rv, transform = latent.coordinates(*parabola)
             transform.is_exact = exact
             change.transforms[latent.rv.name] = rv, transform
     return rebuilt(on, [], change) if change.transforms else model, list(change.transforms)
@@ -199,7 +339,7 @@ def _ordered(found: list[Latent]) -> list[Latent]:
     left = found
     while left:
         others = {latent.rv for latent in left}
-        ready = [x for x in left if not (others - {x.rv}) & set(nearest_rvs([x.a, x.b]))]
+        ready = [x for x in left if not (others - {x.rv}) & set(nearest_rvs([x.a, *x.others]))]
         if not ready:
             break
         done += ready
@@ -219,9 +359,9 @@ def _known(model: pm.Model, found: list[Latent], moments: dict) -> list[Latent]:
     return list(kept.values())
 
 
-def _moments(rv: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
+def _moments(rv: TensorVariable, value: TensorVariable) -> tuple[TensorVariable, ...] | None:
     try:
-        return of_variable(rv)
+        return of_variable(rv, value)
     except Declined:
         return None
 
@@ -254,11 +394,10 @@ def _parabolas(
         [a] = starting_values(graph_replace([inner[-1].a], start, strict=False))
         start[theta] = pt.constant(np.broadcast_to(a, lengths(latent.rv)).astype("float64"))
     terms = []
-    for rv, of_rv in moments.items():
+    for of_rv in moments.values():
         if set(given) & set(nearest_rvs(of_rv)):
-            mean, variance = graph_replace(list(of_rv), given, strict=False)
-            residual = model.rvs_to_values[rv].astype("float64") - mean
-            terms.append(_Term(mean, 1.0 / variance, residual / variance))
+            value, mean, variance = graph_replace(list(of_rv), given, strict=False)
+            terms.append(_Term(mean, 1.0 / variance, (value - mean) / variance))
     parabolas: list = []
     exact = all(_is_exact(term, thetas) for term in terms)
     left = list(thetas)
@@ -267,7 +406,7 @@ def _parabolas(
         parabolas.insert(0, (h, k))
         share = 1.0 + h * latent.variance  # what is known of a, with theta integrated out
         terms.append(_Term(latent.a, h / share, (k - h * latent.a) / share))
-        alone = not latent.is_vector or not set(left) & set(ancestors([latent.a, latent.b]))
+        alone = not latent.is_joint or not set(left) & set(ancestors([latent.a, *latent.others]))
         exact = exact and alone and _is_exact(terms[-1], left)
     score, data = _scorer(thetas, start, parabolas, inner)
     first, known = score()
@@ -334,7 +473,8 @@ def _scorer(thetas, start, parabolas, inner: Sequence[Latent]):
     And whether something is known of each there: h is finite, and not zero. And the data of it.
     """
     graphs = [part for parabola in parabolas for part in parabola]
-    graphs += [part for latent in inner for part in (latent.a, latent.variance)]
+    pairs = zip(inner, parabolas, strict=True)
+    graphs += [part for latent, own in pairs for part in (latent.given(*own), latent.variance)]
     graphs = at_start(graphs)
     step = plain_function(thetas, graphs)
     first = [start[theta].data for theta in thetas]
@@ -345,8 +485,7 @@ def _scorer(thetas, start, parabolas, inner: Sequence[Latent]):
             numbers = step(*values)
             pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
             known, prior, moves = pairs[: len(thetas)], pairs[len(thetas) :], False
-            for i, ((h, k), (a, variance)) in enumerate(zip(known, prior, strict=True)):
-                to = a + variance * (k - h * a) / (1.0 + h * variance)
+            for i, ((h, _), (to, variance)) in enumerate(zip(known, prior, strict=True)):
                 most = np.sqrt(variance)
                 by = np.clip(to - values[i], -most, most)
                 values[i] = values[i] + by

@@ -66,7 +66,8 @@ def marginal_rate(marginal: pm.Model) -> float:
     return expected_rate(nuts_cost(marginal, _MARGINAL))
 
 
-def _on(reading: Reading, on: Reading, name: str, times: float = 1.0) -> Plan:
+def nuts_plan(reading: Reading, on: Reading, name: str, times: float = 1.0) -> Plan:
+    """Return the plan of NUTS on what a rung made of a model, in coordinates that suit it."""
     cost = nuts_cost(on.model, name, times)
     for rv in on.model.free_RVs:
         if rv.name not in reading.model.named_vars:  # a statistic
@@ -106,7 +107,7 @@ def _check_left_out(marginal: pm.Model, tree: DataTree) -> None:
 
 def _marginal_plan(reading: Reading) -> Plan:
     marginal = collapsed(reading, "marginal")
-    return _on(reading, marginal, _MARGINAL)
+    return nuts_plan(reading, marginal, _MARGINAL)
 
 
 def _statistics_plan(reading: Reading) -> Plan:
@@ -116,19 +117,19 @@ def _statistics_plan(reading: Reading) -> Plan:
     if choose_steps(on):
         raise Declined("variables have steps of their own there")
     columns = max(width(group) for group in record_groups(reading))
-    return _on(reading, on, _STATISTICS, columns**2)
+    return nuts_plan(reading, on, _STATISTICS, columns**2)
 
 
 def _clt_statistics(reading: Reading, moments) -> Plan:
     on = collapsed(reading, "statistics", "clt", moments)
     if any(r.owner.op.bounds is not None for r in releases(reading.model)):
         raise Declined("the walls of bounds= stop NUTS")
-    return _on(reading, on, "NUTS on sums by the central limit theorem")
+    return nuts_plan(reading, on, "NUTS on sums by the central limit theorem")
 
 
 def _clt_marginal(reading: Reading, moments) -> Plan:
     on = collapsed(reading, "marginal", "clt", moments)
-    return _on(reading, on, "NUTS by the central limit theorem")
+    return nuts_plan(reading, on, "NUTS by the central limit theorem")
 
 
 def _records(reading: Reading) -> Plan:

@@ -50,9 +50,14 @@ OTHERS = (
     dp.DiscreteGaussianMechanism(4.0).rounded(-1),
     dp.BinomialMechanism(100, 20, 60),
 )
+WITHHELD = (
+    dp.GeometricMechanism(2.0).suppressed(below=5),
+    dp.GeometricMechanism(2.0).suppressed(below=6, above=1, sentinel=3),
+    dp.LaplaceMechanism(1.1).rounded().suppressed(below=2).clipped(lower=4),
+)
 PAIRS = [(name, m) for name in OPS for m in (ADDITIVE[0], ADDITIVE[3])]
 PAIRS += [("PoissonRV", m) for m in ADDITIVE]
-PAIRS += [("PoissonRV", m) for m in OTHERS] + [("NegBinomialRV", OTHERS[0])]
+PAIRS += [("PoissonRV", m) for m in (*OTHERS, *WITHHELD)] + [("NegBinomialRV", OTHERS[0])]
 
 
 def values(mechanism):
@@ -60,6 +65,8 @@ def values(mechanism):
     if isinstance(mechanism, dp.BinomialMechanism):
         return np.array([0.0, 20.0, 55.0, 100.0])
     z = np.array([0.0, 3.0, 10.0, -10.0, -70.0, 120.0])
+    if "suppressed" in repr(mechanism):  # withheld, printed, as the rule does not let it, clipped
+        return np.array([np.nan, 7.0, 60.0, 2.0, 4.0])
     if "clipped" in repr(mechanism):
         z = np.array([0.0, 3.0, 10.0, 25.0])
     return np.round(z, -1) if "rounded(-1)" in repr(mechanism) else z
@@ -311,6 +318,39 @@ def exactly(name, z, lam, tau, theta):
             total, by_x = total + term, by_x + term * score
             by_z -= term * (tau * e + (lam if e >= 0 else -lam))
         return float(mp.log(total)), float(by_z / total), float(by_x / total)
+
+
+def test_wide_sums():
+    """Of hundreds of thousands of terms; as many as these are not summed one by one."""
+    z, wide = 1.01e6, np.arange(9.0e5, 1.15e6)
+    smooth = [
+        ("NegBinomialRV", (60000.0, 60000.0 / 1.06e6), dp.GaussianMechanism(2e4), z),
+        ("BinomialRV", (4e6, 0.25), dp.DiscreteGaussianMechanism(9e3), z),
+        ("PoissonRV", (1e6,), dp.GeometricMechanism(50.0).suppressed(below=4), np.nan),
+        ("PoissonRV", (1e6,), dp.LaplaceMechanism(900.0), z),  # this has a kink
+    ]
+    for name, parameters, mechanism, released in smooth:
+        law = LAWS[name](*parameters).logpmf(wide)
+        joint = law + mechanism.logp(np.array(released), wide).eval()
+        symbols = pt.dscalars(len(parameters))
+        logp = find_pair(OPS[name], mechanism).log_marginal(mechanism, released, *symbols)
+        slope = pytensor.grad(logp, symbols[-1])
+        found, by_last = pytensor.function(symbols, [logp, slope])(*parameters)
+        if released == z:
+            assert found == pytest.approx(special.logsumexp(joint), rel=1e-11)
+        step = 1e-6 * parameters[-1]
+        high, low = (
+            LAWS[name](*parameters[:-1], parameters[-1] + d).logpmf(wide) for d in (step, -step)
+        )
+        weights = np.exp(joint - special.logsumexp(joint))
+        numeric = (weights @ (high - low)) / (2 * step)
+        if released == z:
+            assert by_last == pytest.approx(numeric, rel=1e-5)
+        else:  # the terms are far below: sum of a law that is shifted, in closed form
+            rate, fall = parameters[0], np.exp(-1 / 50.0)
+            expected = rate * (fall - 1) + 3 / 50.0 - np.log1p(fall)
+            assert found == pytest.approx(expected, rel=1e-10)
+            assert by_last == pytest.approx(fall - 1, rel=1e-9)
 
 
 @pytest.mark.parametrize("noise", [(0.0, 1 / 16), (0.25, 0.0), (3.0, 0.0), (0.0, 40.0), (0.1, 0.3)])

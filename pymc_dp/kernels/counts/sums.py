@@ -25,6 +25,11 @@ _LARGE = 1e200  # terms this large are scaled down
 _WHOLE = 2.0**53  # beyond, y + 1 is y
 _MOST = 20_000_000.0  # terms of a sum; seconds
 _BLOCK = 8.0  # terms between looks at what is left: a processor does not foresee where a sum ends
+_STRAIGHT = 4e-15  # of a log density, what is taken for rounding
+_SHORT, _LONG = 8.0, 64.0  # counts along which it may be straight
+_WIDE = 256.0  # counts within which the law hardly bends, so that not all need be summed
+# Steps of a width, halvings, terms at most, and the log of one that is left out.
+_FINENESS, _LEVELS, _POINTS, _OUT = 4.0, 4, 2000, -45.0
 _NEAR, _LEVEL = 32.0, 0.5  # counts, and the log of a ratio, within which a mode need not be sought
 
 
@@ -129,15 +134,29 @@ def stepwise(
 
     @part
     def begin(z, y, p):
-        here = log_noise(z, y, *p)
-        return here, here
+        state = log_noise(z, y, *p), math.nan, 1.0, 0.0, _SHORT
+        return state, state
 
     @part
     def advance(z, y, side, state, p):
+        here, rise, factor, left, leap = state
+        if left > 0.0:
+            return factor, (here + rise, rise, factor, left - 1.0, leap)
         ahead = log_noise(z, y + side, *p)
         if ahead == -math.inf:  # beyond the reach of the noise, as the next may be, too
-            return 0.0, ahead
-        return math.exp(ahead - state), ahead
+            return 0.0, (ahead, math.nan, 0.0, 0.0, _SHORT)
+        before, rise = rise, ahead - here
+        factor = math.exp(rise)
+        slack = _STRAIGHT * (1.0 + abs(here))
+        if not abs(rise - before) <= slack:
+            return factor, (ahead, rise, factor, 0.0, _SHORT)
+        # What is log-concave, and straight to its end, is straight between.
+        all_the_way = log_noise(z, y + side * leap, *p) - here
+        if not abs(all_the_way - leap * rise) <= leap * slack:
+            return factor, (ahead, rise, factor, 0.0, _SHORT)
+        rise = all_the_way / leap
+        factor = math.exp(rise)
+        return factor, (here + rise, rise, factor, leap - 1.0, min(2.0 * leap, _LONG))
 
     if slope is None:
         return CountNoise(key, find_center, log_density, begin, advance, _no_slope)
@@ -218,6 +237,90 @@ def _make_walk(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable]:
     return leap, ends
 
 
+def _make_wide_sum(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable]:
+    """Make the sum over every some counts, of terms that hardly change between these.
+
+    The rule of trapezoids is right to all digits for what is smooth, from a step of half a standard
+    deviation on. Two steps have to agree; where they do not, as at a kink, all is summed.
+    """
+    odds, log_mass, log_noise, start = law.odds, law.log_mass, noise.log_noise, law.start
+    bent, smooth, slope = law.change is not zero, noise.slope is not _no_slope, noise.slope
+
+    @part
+    def is_wide(mode, lo, hi, theta):
+        if not lo <= mode - _WIDE < mode + _WIDE <= hi:
+            return False
+        (more, less), (more_on, less_on) = odds(mode, theta), odds(mode + _WIDE, theta)
+        return abs(more_on * less - more * less_on) < more * less_on / _WIDE
+
+    @part
+    def fall(y, z, p, theta, top):
+        return log_mass(y, theta) + log_noise(z, y, p) - top
+
+    @part
+    def climb(mode, lo, hi, z, p, theta, top):
+        """Return the largest term: that of small steps is lost in rounding far out."""
+        here, w = 0.0, _WIDE
+        while w >= _WIDE:
+            moved = False
+            for side in (1.0, -1.0):
+                y = min(max(mode + side * w, lo), hi)
+                there = fall(y, z, p, theta, top)
+                if there > here:
+                    mode, here, moved = y, there, True
+            w *= 2.0 if moved else 0.5
+        return mode
+
+    @part
+    def width(side, mode, end, z, p, theta, top):
+        w = _WIDE
+        while side * (mode + side * w) < side * end:
+            if not fall(mode + side * w, z, p, theta, top) > -1.0:
+                break
+            w *= 2.0
+        return w
+
+    @part
+    def wide_sum(mode, lo, hi, z, p, theta):
+        """Return the log of the sum, and the means of y, T and the slope.
+
+        The first is NaN where it is not found, and infinite where no other way will find it.
+        """
+        top = log_mass(mode, theta) + log_noise(z, mode, p)
+        mode = climb(mode, lo, hi, z, p, theta, top)
+        top = log_mass(mode, theta) + log_noise(z, mode, p)
+        up = width(1.0, mode, hi, z, p, theta, top)
+        down = width(-1.0, mode, lo, z, p, theta, top)
+        step = max(1.0, np.floor(min(up, down) / _FINENESS))
+        t_mode = start(mode, theta) if bent else 0.0
+        slack, before = 1e-13 + 1e-14 * abs(top), math.nan
+        for _ in range(_LEVELS):
+            total, first, extra, slopes, count = 1.0, 0.0, 0.0, slope(z, mode, p), 0
+            for side, end in ((1.0, hi), (-1.0, lo)):
+                y, log_term = mode + side * step, 0.0
+                while log_term > _OUT and side * y <= side * end and count < _POINTS:
+                    log_term = fall(y, z, p, theta, top)
+                    term = math.exp(log_term)
+                    total += term
+                    first += term * (y - mode)
+                    if bent:
+                        extra += term * (start(y, theta) - t_mode)
+                    if smooth:
+                        slopes += term * slope(z, y, p)
+                    y += side * step
+                    count += 1
+            if count == _POINTS:
+                break
+            if abs(total * step - before) <= slack * before or step == 1.0:
+                log_p = top + math.log(total * step)
+                return log_p, mode + first / total, t_mode + extra / total, slopes / total
+            before, step = total * step, max(1.0, np.floor(0.5 * step))
+        too_wide = min(up, down) > _MOST / 8.0  # to be summed one by one
+        return math.inf if too_wide else math.nan, math.nan, math.nan, math.nan
+
+    return is_wide, wide_sum
+
+
 def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
     """Make ``(z, p, theta)`` to log p(z), its derivative by z and those by theta."""
     valid, support, log_mass, growth = law.valid, law.support, law.log_mass, law.growth
@@ -226,6 +329,7 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
     find_center = noise.center
     find_mode, (leap, ends) = _make_mode(law, noise), _make_walk(law, noise)
     bent, smooth = law.change is not zero, noise.slope is not _no_slope
+    is_wide, wide_sum = _make_wide_sum(law, noise)
 
     @jit
     def count_sum(z, p, theta):
@@ -241,6 +345,12 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
             above = math.exp(log_noise(z, lo + 1.0, p) - log_top)
             below = math.exp(log_noise(z, lo - 1.0, p) - log_top)
             return (log_top + log_law, slope(z, lo, p), *edge(above, below, theta))
+        if is_wide(mode, lo, hi, theta):
+            log_p, mean, t_mean, slopes = wide_sum(mode, lo, hi, z, p, theta)
+            if log_p == math.inf:
+                return (math.nan, math.nan, *score(math.nan, math.nan, theta))
+            if not math.isnan(log_p):
+                return (log_p, slopes, *score(mean, t_mean, theta))
         # The term at the mode is `scale`, 1 at first; moments of y and T around their values there.
         total, first, extra, slopes, scale = 1.0, 0.0, 0.0, slope(z, mode, p), 1.0
         concave = growth(lo, theta) == 1.0
