@@ -3,6 +3,7 @@
 import logging
 from functools import partial
 
+import arviz_stats
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -357,6 +358,32 @@ def test_effects_that_are_looked_up_are_left_to_nuts():
         total = pm.Normal("x", raw.sum(), 1.0, shape=40)
         dp.PrivateObservation("sum", total.sum(), dp.LaplaceMechanism(1.0), observed=3.0)
     assert [rv.name for rv in model.free_RVs if is_tagged(rv)] == ["x"]
+
+
+def test_values_released_one_by_one_are_moved_by_nuts_in_coordinates(caplog):
+    """A share by zip code: no draw in 215 s, with the effects of counties taken for records."""
+    rng = np.random.default_rng(1)
+    county, scale = np.arange(60) % 6, 0.01
+    share = special.expit(-1 + 0.8 * rng.normal(size=6)[county] + rng.normal(size=60))
+    with pm.Model() as model:
+        tau, s = pm.HalfNormal("tau", 1), pm.HalfNormal("s", 1)
+        raw, u = pm.Normal("raw", shape=6), pm.Normal("u", shape=60)
+        rate = pm.math.sigmoid(-1 + tau * raw[county] + s * u)
+        pm.Deterministic("first", rate[0])
+        noise = dp.LaplaceMechanism(scale).clipped(0, 1).rounded(3)
+        z = (share + rng.laplace(0, scale, 60)).clip(0, 1).round(3)
+        dp.PrivateObservation("z", rate, noise, observed=z)
+    assert any("Parameters, not records: 'raw'" in note for note in dp.explain(model).notes)
+    with caplog.at_level(logging.INFO, "pymc.dp"):
+        tree = dp.sample(model, draws=300, tune=500, chains=2, random_seed=1, progressbar=False)
+    assert "'raw', 'u'" in caplog.text
+    assert {*tree.posterior.data_vars} == {"tau", "s", "raw", "first"}
+    assert arviz_stats.ess(tree, var_names=["tau"])["tau"] > 200
+    # What the confidential shares say, since the noise is small beside their spread.
+    effect = special.logit(share)
+    within = effect - np.array([effect[county == c].mean() for c in range(6)])[county]
+    expected = np.sqrt((within**2).sum() / 54)
+    assert float(tree.posterior["s"].mean()) == pytest.approx(expected, rel=0.1)
 
 
 def test_explain_shows_the_route_that_is_taken_and_how_many_others_there_are():

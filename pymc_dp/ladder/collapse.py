@@ -327,7 +327,8 @@ def _prepare_sampling(reading: Reading, on: Reading, start) -> None:
 def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> pm.Model:
     """Build the collapsed model from what changes."""
     model = reading.model
-    gone = {rv.name for rv in records} | {d.name for d in dropped_deterministics(reading)}
+    gone = {rv.name for rv in records}
+    gone |= {d.name for d in dropped_deterministics(reading)} if records else set()
     gone |= total.dropped
     fgraph, memo = fgraph_from_model(without_starts(model))
     named = {v.name: v for v in fgraph.outputs}

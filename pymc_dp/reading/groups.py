@@ -360,6 +360,26 @@ def _tag(rv: TensorVariable, name: str, tag: str | None) -> None:
         delattr(rv.tag, name)
 
 
+@once
+def looked_up(reading: Reading) -> list[TensorVariable]:
+    """Return the privatized variables that are parameters, not records.
+
+    A record has an entry of its own in what is released, or a part in a sum over records.
+    Parameters, such as effects of counties, are looked up by an index, one for each entry.
+    """
+    model = reading.model
+    return [
+        rv
+        for rv in privatized(reading)
+        if None not in known_shape(rv)
+        and _released_singly(model, rv)
+        and not any(
+            is_rowwise(release_statistic(r), rv, record_length(rv), rv.type.ndim)
+            for r in releases_of(model, [rv])
+        )
+    ]
+
+
 def _released_singly(model: pm.Model, rv: TensorVariable) -> bool:
     if not rv.dtype.startswith("float"):
         return False

@@ -35,6 +35,7 @@ from pytensor.tensor.basic import Join
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, notice, once
@@ -53,7 +54,7 @@ from pymc_dp.laws.mean_variance import of_variable
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.reading.bounds import at_start, starting_values
 from pymc_dp.reading.groups import record_groups
-from pymc_dp.reading.model import Reading
+from pymc_dp.reading.model import Reading, is_tagged
 from pymc_dp.routes.latent_normal import latent_normal, latent_vector
 from pymc_dp.routes.latent_walk import (
     cumulated,
@@ -206,7 +207,7 @@ def latents(reading: Reading) -> list[Latent]:
     for rv in model.free_RVs:
         if (
             model.rvs_to_transforms[rv] is None
-            and rv not in records
+            and (rv not in records or not is_tagged(rv))
             and None not in known_shape(rv)
         ):
             latent = _latent(rv, clients)
@@ -226,6 +227,8 @@ def _latent(rv: TensorVariable, clients) -> Latent | None:
             if sums:
                 return Walk(rv, a, (mean, sd, *_bands(rv, sd, theta, sums, own)), False)
             [b] = graph_replace([pushforward(theta, rv, sd)[own]], {rv: zero}, strict=False)
+            if (times := _times_when_looked_up(theta, clients)) is not None:
+                return Entries(rv, times * a, (mean, sd, times * b), False)
             return Entries(rv, a, (mean, sd, b), theta is rv)
         case MvNormalRV() if rv.type.ndim == 1 and lengths(rv)[0] <= _LONGEST:
             mean, covariance = rv.owner.op.dist_params(rv.owner)
@@ -286,6 +289,23 @@ def _affine(rv: TensorVariable, clients) -> tuple[TensorVariable, list, slice | 
             sums.append((now, own, node.out))
         now = node.out
     return now, sums, own
+
+
+def _times_when_looked_up(theta: TensorVariable, clients) -> TensorVariable | None:
+    """Return the number that multiplies entries behind an index, as in s * theta[group]."""
+    [node, *more] = clients.get(theta, [None])
+    if more or node is None or not isinstance(node.op, AdvancedSubtensor):
+        return None
+    [product, *more] = clients.get(node.out, [None])
+    scalar = getattr(getattr(product, "op", None), "scalar_op", None)
+    if more or not isinstance(scalar, ps.Mul) or product.inputs.count(node.out) != 1:
+        return None
+    others = [x for x in product.inputs if x is not node.out]
+    return pt.prod([x.reshape(()) for x in others]) if _are_numbers(others) else None
+
+
+def _are_numbers(variables: Sequence[TensorVariable]) -> bool:
+    return all(all(x.type.broadcastable) for x in variables)
 
 
 def _bands(rv: TensorVariable, sd, theta, sums, own) -> list[TensorVariable]:

@@ -21,7 +21,7 @@ from pymc_dp.laws.sum_law import law_of, notes
 from pymc_dp.mechanisms.html import html_table
 from pymc_dp.mechanisms.release import record_bounds
 from pymc_dp.reading.fits import check_fits
-from pymc_dp.reading.groups import blocks, read_block, record_groups
+from pymc_dp.reading.groups import blocks, looked_up, read_block, record_groups
 from pymc_dp.reading.kept import kept
 from pymc_dp.reading.model import (
     Reading,
@@ -136,7 +136,7 @@ def _explained(reading: Reading, details: bool) -> Explanation:
         raise ValueError("there is nothing to explain: the model has no dp.PrivateObservation")
     result.tables.append(("Releases", ["release", "statistic", "mechanism", "bounds"], rows))
 
-    plans = routes(reading)
+    plans, taken = routes(reading), None
     if not all(isinstance(plan, Declined) for _, plan in plans) or privatized(reading):
         table = [
             (route, 0.0, str(plan))
@@ -191,8 +191,14 @@ def _explained(reading: Reading, details: bool) -> Explanation:
             [name, rv.name, chosen[rv].__name__ if rv in chosen else "NUTS"]
             for rv in on.model.free_RVs
         ]
-    result.tables.append(("Steps of dp.steps", ["rung", "variable", "step"], rows))
+    if details or taken is None or taken.steps:
+        result.tables.append(("Steps of dp.steps", ["rung", "variable", "step"], rows))
 
+    if found := looked_up(reading):
+        result.notes.append(
+            f"Parameters, not records: {', '.join(repr(rv.name) for rv in found)}. Each released "
+            f"entry looks one up; a record has an entry of its own, or a part in a sum."
+        )
     result.notes += [*notes(reading), *unnormalised(reading)]
     with suppress(Declined, ValueError):  # the reason stands among the routes
         result.notes += what_goes(reading)

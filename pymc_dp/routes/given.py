@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from pymc_dp.graphs.questions import known_shape
+from pymc_dp.reading.groups import looked_up
 from pymc_dp.reading.model import children, is_tagged, privatized, releases
 
 _log = logging.getLogger("pymc.dp")
@@ -29,7 +30,8 @@ def public(reading):
     hidden += [
         rv
         for rv in privatized(reading)
-        if rv not in hidden and set(children(reading, rv)) <= set(releases(model))
+        if rv not in (*hidden, *looked_up(reading))
+        and set(children(reading, rv)) <= set(releases(model))
     ]
     public = [rv.name for rv in model.unobserved_RVs if rv not in hidden]
     if not public:

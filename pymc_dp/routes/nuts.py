@@ -20,7 +20,7 @@ from pymc_dp.laws import law_names
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
 from pymc_dp.reading.groups import blocks, record_groups, record_variables
-from pymc_dp.reading.model import Reading, privatized, releases, require_possible
+from pymc_dp.reading.model import Reading, is_tagged, privatized, releases, require_possible
 from pymc_dp.routes import ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.coordinates import standardised
 from pymc_dp.routes.costs import expected_rate
@@ -151,11 +151,13 @@ def _records(reading: Reading) -> Plan:
 def _sample_records(reading: Reading, **kwargs):
     if kwargs.get("var_names") is None:
         kwargs["var_names"] = public(reading)
+    _log.warning("NUTS moves every single record here, which is slow: look at R-hat and ESS")
+    if not any(map(is_tagged, reading.model.free_RVs)):  # values that are released one by one
+        return _sample(reading, reading, **kwargs)
     # PyMC starts every record at its mean, where the gradient of a spread does not exist.
     starts = reading.model.rvs_to_initial_values
     scattered = {rv.name: "prior" for rv in privatized(reading) if starts[rv] is None}
     kwargs["initvals"] = initial_values(scattered, kwargs.get("initvals"))
-    _log.warning("NUTS moves every single record here, which is slow: look at R-hat and ESS")
     with reading.model:
         kwargs.setdefault("step", pm.NUTS(target_accept=kwargs.pop("target_accept", _ACCEPT)))
         return interrupted.sample(reading.model, **kwargs)

@@ -229,7 +229,8 @@ def test_extremes():
         assert abs(by_alpha) < 100 / r / r + 1e-12 / r
     # Where sums have no end in sight, and where doubles do not hold whole numbers.
     assert np.isnan(poisson(1e17, (0.0, 1e-18), (1e17,))[0])
-    assert np.isnan(poisson(1e14, (0.0, 1e-20), (1e14,))[0])
+    assert np.isnan(poisson(1e14, (1e-8, 0.0), (1e14,))[0])  # a kink: all would have to be summed
+    np.testing.assert_allclose(poisson(1e14, (0.0, 1e-20), (1e14,))[0], 0.0, atol=1e-4)
     # Nor is there an end where the sum of two counts is rounded.
     assert not poisson(2.0**53 + 2, (0.0, 0.25), (1.35,))[0] > -1e15
     for bad in (-1.0, np.nan, np.inf):
@@ -337,7 +338,7 @@ def test_wide_sums():
         slope = pytensor.grad(logp, symbols[-1])
         found, by_last = pytensor.function(symbols, [logp, slope])(*parameters)
         if released == z:
-            assert found == pytest.approx(special.logsumexp(joint), rel=1e-11)
+            assert found == pytest.approx(special.logsumexp(joint), abs=5e-9)  # of gammaln
         step = 1e-6 * parameters[-1]
         high, low = (
             LAWS[name](*parameters[:-1], parameters[-1] + d).logpmf(wide) for d in (step, -step)

@@ -41,6 +41,10 @@ def scaled_otherwise(m0, tau):
     return pm.Deterministic("theta", (pm.Normal("raw", 1.0, 2.0, shape=J) - 0.5) * tau / 3.0 - m0)
 
 
+def scaled_behind_an_index(m0, tau):
+    return m0 - tau * pm.Normal("raw", shape=J)[np.array([1, 0, 3, 2])]
+
+
 def nested(m0, tau):
     regions = pm.Normal("region", m0, pm.HalfNormal("tau_region", 1), shape=2)
     return pm.Normal("theta", regions[np.array([0, 1, 1, 0])], tau, shape=J)
@@ -105,6 +109,7 @@ FORMS = {
     centred: ["theta"],
     scaled: ["raw"],
     scaled_otherwise: ["raw"],
+    scaled_behind_an_index: ["raw"],
     nested: ["region", "theta"],
     of_data: ["region", "theta"],
     walk: ["w"],
