@@ -20,13 +20,18 @@ _MOST_NAMES = 5
 
 
 def rewrite(model: pm.Model) -> str:
-    """Return what to write in the place of a walk, of which steps mix better than places."""
-    walks = [rv.name for rv in model.free_RVs if isinstance(rv.owner.op, RandomWalkRV)]
+    """Return what to write in the place of several walks in one variable: each is moved better."""
+    walks = [
+        rv.name
+        for rv in model.free_RVs
+        if isinstance(rv.owner.op, RandomWalkRV) and rv.type.ndim > 1
+    ]
     if not walks:
         return ""
     return (
-        f"Write {walks[0]!r} by its steps: raw = pm.Normal('raw', shape=...), and start + s * "
-        f"pt.cumsum(raw) in its place, with target_accept=0.95."
+        f"Write each series of {walks[0]!r} as a variable of its own, or all by their steps: "
+        f"raw = pm.Normal('raw', shape=...), and start + s * pt.cumsum(raw, axis=...) in its "
+        f"place, with target_accept=0.95."
     )
 
 

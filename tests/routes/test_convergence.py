@@ -145,8 +145,8 @@ def test_what_is_said_to_do_better(rung, careful, advice, monkeypatch):
 def test_a_walk_is_told_how_to_be_written():
     with pm.Model() as model:
         step = pm.HalfNormal("step")
-        pm.GaussianRandomWalk("w", sigma=step, init_dist=pm.Normal.dist(), steps=9)
-    assert rewrite(model).startswith("Write 'w' by its steps: ")
-    with pm.Model() as model:
-        pm.Normal("w")
+        pm.GaussianRandomWalk("w", sigma=step, init_dist=pm.Normal.dist(), shape=(2, 9))
+    assert rewrite(model).startswith("Write each series of 'w' as a variable of its own")
+    with pm.Model() as model:  # in coordinates that mix
+        pm.GaussianRandomWalk("w", init_dist=pm.Normal.dist(), steps=9)
     assert rewrite(model) == ""
