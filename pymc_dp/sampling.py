@@ -39,7 +39,7 @@ from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.compiling import by_preference, run
 from pymc_dp.routes.convergence import check_convergence, rewrite
 from pymc_dp.routes.gibbs import on_records
-from pymc_dp.routes.given import initial_values, public
+from pymc_dp.routes.given import check_initial_values, initial_values, public
 from pymc_dp.routes.latent_gaussian import unnormalised
 from pymc_dp.routes.starts import NotFinite
 
@@ -150,6 +150,7 @@ def sample(
         if isinstance(rv.owner.op, IntegratedReleaseRV):
             published = as_published(model.rvs_to_values[rv])
             check_attainable(rv.name, rv.owner.op.mechanism, published)
+    check_initial_values(model, kwargs.get("initvals"))
     shown = {
         "progressbar": bool(kwargs.get("progressbar", True)),
         "quiet": bool(kwargs.get("quiet")),

@@ -446,6 +446,14 @@ def lengths(variable: TensorVariable) -> tuple[int, ...]:
     return tuple(int(n or 0) for n in shape)
 
 
+def value_lengths(model: Any, rv: TensorVariable) -> tuple[int, ...]:
+    """Return the shape of a variable's value, transformed perhaps, as of a precision matrix."""
+    value, transform = model.rvs_to_values[rv], model.rvs_to_transforms[rv]
+    if transform is not None and None in known_shape(value):
+        return lengths(transform.forward(rv, *rv.owner.inputs))
+    return lengths(value)
+
+
 def power_law(
     expression: TensorVariable, variable: TensorVariable, *, positive: bool = False
 ) -> tuple[float, float] | None:

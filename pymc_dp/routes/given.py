@@ -5,7 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from pymc_dp.graphs.questions import known_shape
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.util import is_transformed_name
+from pytensor.graph.basic import Variable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
 from pymc_dp.reading.groups import looked_up
 from pymc_dp.reading.model import children, is_tagged, privatized, releases
 
@@ -21,6 +28,54 @@ def initial_values(start, initvals, gone=()):
         own = {getattr(rv, "name", rv): value for rv, value in (initvals or {}).items()}
         return {name: value for name, value in {**start, **own}.items() if name not in gone}
     return [initial_values(start, of_chain, gone) for of_chain in initvals]
+
+
+def check_initial_values(model: pm.Model, initvals) -> None:
+    """Refuse starting values that are of no variable, of another shape or not in a support.
+
+    Raises
+    ------
+    ValueError
+        Naming the variable, and what to write.
+    """
+    values = [value.name for value in model.rvs_to_values.values()]
+    for given in [initvals] if initvals is None or isinstance(initvals, Mapping) else initvals:
+        for key, value in (given or {}).items():
+            name = getattr(key, "name", key)
+            rv = next((rv for rv in model.free_RVs if rv.name == name), None)
+            if rv is None and is_transformed_name(name) and name in values:
+                continue  # as PyMC takes it
+            if rv is None:
+                names = ", ".join(repr(rv.name) for rv in model.free_RVs)
+                raise ValueError(f"initvals={{{name!r}: ...}}: there is none. It may name {names}")
+            if isinstance(value, str | Variable):
+                if isinstance(value, str) and value not in ("support_point", "prior"):
+                    raise ValueError(
+                        f"initvals={{{name!r}: {value!r}}}: write numbers, 'support_point' or "
+                        f"'prior'"
+                    )
+                continue
+            _check_numbers(model, rv, np.asarray(value))
+
+
+def _check_numbers(model: pm.Model, rv: TensorVariable, value: np.ndarray) -> None:
+    what, shape = f"initvals={{{rv.name!r}: ...}}", known_shape(rv)
+    if value.dtype.kind not in "biuf" or np.isnan(value).any():
+        raise ValueError(f"{what} is not all numbers: {value}")
+    fits = value.ndim == len(shape) and all(
+        n in (None, m) for n, m in zip(shape, value.shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"{what} has the shape {value.shape}, and {rv.name!r} has {shape}")
+    transform = model.rvs_to_transforms[rv]
+    if transform is None or nearest_rvs(rv.owner.inputs):  # ends that are to be drawn
+        return
+    with np.errstate(all="ignore"):
+        moved = known_value(
+            transform.forward(pt.constant(value.astype(rv.dtype)), *rv.owner.inputs)
+        )
+    if moved is not None and not np.isfinite(moved).all():
+        raise ValueError(f"{what} is outside of what {rv.name!r} can be: {value}")
 
 
 def public(reading):

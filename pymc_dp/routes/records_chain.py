@@ -29,7 +29,7 @@ from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import lengths
+from pymc_dp.graphs.questions import value_lengths
 from pymc_dp.graphs.stages import stage
 from pymc_dp.kernels.records import CARRIED
 from pymc_dp.reading.groups import Block, blocks, parameters
@@ -175,7 +175,7 @@ def covered(reading: Reading) -> list[Block]:
     extra = [rv for rv in model.free_RVs if rv not in moving | records]
     if extra:
         raise Declined(f"it does not cover {extra[0].name!r}, which is no parameter of the records")
-    size = sum(math.prod(lengths(model.rvs_to_values[rv])) for rv in moving)
+    size = sum(math.prod(value_lengths(model, rv)) for rv in moving)
     if size > _MOST:
         raise Declined(f"it moves up to {_MOST} parameters one by one, and there are {size}")
     return found

@@ -29,7 +29,7 @@ from pymc_dp.graphs.compiled import Filling
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.draws import without_remarks
 from pymc_dp.graphs.interrupts import Pieces
-from pymc_dp.graphs.questions import lengths, nearest_rvs
+from pymc_dp.graphs.questions import lengths, nearest_rvs, value_lengths
 from pymc_dp.graphs.stages import stage
 from pymc_dp.kernels.pointers import call
 from pymc_dp.kernels.slices import Mixed, Tuned, advance, fill_rows
@@ -199,7 +199,7 @@ def layout(reading: Reading) -> Places:
     for rv in model.free_RVs:
         if not rv.dtype.startswith("float"):
             raise Declined(f"it does not cover {rv.name!r}, which is discrete")
-    sizes = {rv: math.prod(lengths(model.rvs_to_values[rv])) for rv in model.free_RVs}
+    sizes = {rv: math.prod(value_lengths(model, rv)) for rv in model.free_RVs}
     others = [model[name] for name in mixed.values()]
     # What has a part in the density; the laws of the others are fixed.
     sources = [*(rv for rv in model.basic_RVs if rv not in others), *model.potentials]

@@ -23,7 +23,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_code, from_graph
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import lengths
+from pymc_dp.graphs.questions import lengths, value_lengths
 from pymc_dp.kernels import key_of, part
 from pymc_dp.reading.groups import Block, by_rows, transform_parents
 from pymc_dp.reading.model import Reading, children
@@ -57,12 +57,12 @@ def _alone(reading: Reading, rv: TensorVariable) -> int:
     """Return the number of entries that depend on each other through parameters only, else 0."""
     if not has_entries(reading.model, rv) or transform_parents(reading.model, rv):
         return 0
-    n = lengths(reading.model.rvs_to_values[rv])[0]
+    n = value_lengths(reading.model, rv)[0]
     return n if n > 1 and all(by_rows(child, rv) for child in children(reading, rv)) else 0
 
 
 def _check_few(model: pm.Model, left: Sequence[TensorVariable]) -> None:
-    size = sum(math.prod(lengths(model.rvs_to_values[rv])) for rv in left)
+    size = sum(math.prod(value_lengths(model, rv)) for rv in left)
     if size > _MOST:
         raise Declined(
             f"it moves up to {_MOST} parameters one by one, and {size} have no step: "
