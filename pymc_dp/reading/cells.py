@@ -19,7 +19,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar import basic as ps
-from pytensor.tensor.basic import Alloc
+from pytensor.tensor.basic import Alloc, MakeVector
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import Repeat
@@ -286,6 +286,10 @@ def entries_of(graph: TensorVariable, variable: TensorVariable, index: Index) ->
         return np.ravel_multi_index(index, lengths(variable))
     if variable not in ancestors([graph]):
         return np.array(-1)
+    if isinstance(graph.owner.op, MakeVector):
+        one = (np.zeros(1, dtype="int64"),)
+        each = [entries_of(pt.atleast_1d(x), variable, one) for x in graph.owner.inputs]
+        return np.array([x.item() for x in each])[index[0]]
     parts = _looked_up(graph, variable, index) or _through(graph, index)
     if parts is None or _is_product(graph):
         raise Declined(f"entries of {variable.name!r} are tied together")

@@ -371,7 +371,8 @@ def looked_up(reading: Reading) -> list[TensorVariable]:
     return [
         rv
         for rv in privatized(reading)
-        if None not in known_shape(rv)
+        if None not in known_shape(rv)  # nor sums over records that are never built
+        and not isinstance(rv.owner.op, RecordSumsRV)
         and _released_singly(model, rv)
         and not any(
             is_rowwise(release_statistic(r), rv, record_length(rv), rv.type.ndim)

@@ -313,3 +313,24 @@ def test_data_are_read_when_it_starts():
     model.set_data("shift", 40.0)
     idata = dp.sample(model, draws=50, tune=100, chains=1, random_seed=1, **QUIET)
     assert idata["posterior"]["mu"].mean() > 35.0
+
+
+def test_a_list_of_clinics_is_moved_as_their_sums_are():
+    """Sizes and means of ten clinics; written as a list, each density took .2 s of NUTS."""
+    found = {}
+    for form in "list", "sums":
+        with pm.Model() as model:
+            theta = pm.Normal("theta", pm.Normal("mu", 12, 5), pm.HalfNormal("tau", 4), shape=3)
+            s, n = pm.HalfNormal("s", 8), pm.Poisson("n", 55, shape=3)
+            dp.PrivateObservation("size", n, dp.LaplaceMechanism(4.0), observed=np.full(3, 50.0))
+            if form == "list":
+                x = [pm.Normal(f"x{j}", theta[j], s, shape=n[j]) for j in range(3)]
+                means = pt.stack([v.clip(0, 30).mean() for v in x])
+            else:
+                law = pm.Normal.dist(theta, s)
+                means = dp.RecordSums("x", law, n, of=lambda v: v.clip(0, 30)) / n
+            noise = dp.LaplaceMechanism(1.0)
+            dp.PrivateObservation("mean", means, noise, observed=np.full(3, 12.0))
+        places = layout(read(model, ""))
+        found[form] = places.moved, [value.name for value in places.values], list(places.ends)
+    assert found["list"] == found["sums"]
