@@ -141,9 +141,12 @@ class CountGibbs(WeavingStep):
             parameter = owners[rv] if owners[rv] in self.model_rvs else None
             with updated_by("CountGibbs", rv):
                 check_count(reading, rv)
-                self._tables.append(_table(reading, rv, parameter, point))
-            if self._tables[-1].lattice:
+                self._tables.append(table := _table(reading, rv, parameter, point))
+            if table.lattice:
                 hold_parts(self, reading, (rv,))
+            else:
+                with suppress(ValueError):  # compiled once, before the chains' processes start
+                    table.update(np.random.default_rng(0), point)
             self._hold_whole(children(reading, rv))
         self._find_moves(reading, initial_point)
 
@@ -291,10 +294,7 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
             f"property `log_concave`)"
         )
     listed = None if states is None else total
-    table = _Table(name, noise, None, concave, row, binary, value, draw, listed, toward)
-    with suppress(ValueError):  # compiled once, before the chains' processes start
-        table.update(np.random.default_rng(0), point)
-    return table
+    return _Table(name, noise, None, concave, row, binary, value, draw, listed, toward)
 
 
 def _weights(reading: Reading, rv, parameter) -> tuple[TensorVariable, TensorVariable]:

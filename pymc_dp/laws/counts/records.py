@@ -268,8 +268,8 @@ def _cuts(statistic: TensorVariable, records: TensorVariable, n: int, release) -
     """Return the public numbers that a statistic compares records with, which is all it does."""
     found: list[float] = []
     other = Declined(
-        f"the statistic of the release {release.name!r} is no function of the counts of "
-        f"{records.name!r} between numbers: (x < c).sum() for public c is"
+        f"the release {release.name!r} is not computed from how many of {records.name!r} are below "
+        f"or above public numbers, such as ({records.name} < 3).sum()"
     )
     try:
         maps = additive(statistic, {records: n}).maps
