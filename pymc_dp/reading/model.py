@@ -451,8 +451,8 @@ def require_possible(found: Sequence[TensorVariable]) -> None:
         if leaves_gaps(release):
             raise Declined(
                 f"{release.name!r} adds whole-number noise to a statistic that is not known to be "
-                f"whole, and impossible where it is not. If it always is, write that: "
-                f"pt.round(...)",
+                f"whole, and impossible where it is not. Release a sum of whole numbers; or, if it "
+                f"always is whole, write pt.round(...)",
                 near=1,
             )
 

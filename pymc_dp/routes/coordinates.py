@@ -207,6 +207,7 @@ def latents(reading: Reading) -> list[Latent]:
     for rv in model.free_RVs:
         if (
             model.rvs_to_transforms[rv] is None
+            and rv.dtype == "float64"
             and (rv not in records or not is_tagged(rv))
             and None not in known_shape(rv)
         ):

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pymc as pm
+from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pytensor.tensor.random.basic import NormalRV
 from xarray import DataTree
 
@@ -42,6 +43,8 @@ def density_cost(model: pm.Model) -> Counter[str]:
     shapes = [[n or 1 for n in known_shape(rv)] for rv in model.free_RVs]
     cost = Counter({"entry": sum(map(math.prod, shapes))})
     for rv, shape in zip(model.free_RVs, shapes, strict=True):
+        if isinstance(rv.owner.op, RandomWalkRV | AutoRegressiveRV):
+            continue
         if getattr(rv.owner.op, "ndim_supp", 0) and rv.dtype.startswith("float"):
             cost["vector"] += math.prod(shape) ** 2  # its precision is a matrix
         elif shape and nearest_rvs(rv.owner.inputs) and not isinstance(rv.owner.op, NormalRV):

@@ -407,5 +407,5 @@ def test_parameters_of_a_quantile():
         with pytest.raises(ValueError, match=r"'z': .* a number from lower to upper"):
             dp.PrivateObservation("z", x, dp.PrivateQuantile(0.5, 1.0, 0, 10), observed=11.0)
         dp.PrivateObservation("y", [x, x], release)
-        with pytest.raises(NotImplementedError, match=r"'y' is no function of the counts of 'x'"):
+        with pytest.raises(NotImplementedError, match=r"'y' is not computed from how many of 'x'"):
             dp.collapse()
