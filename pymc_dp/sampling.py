@@ -29,6 +29,7 @@ from pymc_dp.reading.model import (
     as_published,
     check_transform,
     check_values,
+    is_tagged,
     privatized,
     release_statistic,
     releases,
@@ -184,9 +185,8 @@ def _sampled(
     with said_when_compiling():
         tree, advice = _by_best_route(model, reading, rung, approximate, moments, kwargs)
     if checks and isinstance(tree, DataTree):
-        check_convergence(
-            tree, [rv.name for rv in model.free_RVs], f"{advice} {rewrite(model)}".strip()
-        )
+        names = [rv.name for rv in model.free_RVs]
+        check_convergence(tree, names, f"{advice} {rewrite(reading)}".strip())
     return tree
 
 
@@ -211,9 +211,11 @@ def _by_best_route(
         kwargs["initvals"] = initial_values({}, kwargs["initvals"])
     if rung == "auto" and not records:
         return _as_written(reading, **kwargs), ""
-    if rung == "auto" and (
-        kwargs.get("step") is not None or records & set(kwargs.get("var_names") or ())
-    ):
+    wanted = records & set(kwargs.get("var_names") or ())
+    by_nuts = not any(is_tagged(rv) for rv in privatized(reading) if rv.name in wanted)
+    if rung == "auto" and wanted and by_nuts and kwargs.get("step") is None:
+        rung = "records"  # values that are released one by one are moved as parameters are
+    if rung == "auto" and (kwargs.get("step") is not None or wanted):
         _log.info("Route: the model as written, with the given steps or records")
         advice = "Without step= and records in var_names=, dp.sample takes the fastest route."
         return on_records(Reading(model), **kwargs), advice

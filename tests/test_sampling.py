@@ -378,6 +378,9 @@ def test_values_released_one_by_one_are_moved_by_nuts_in_coordinates(caplog):
         tree = dp.sample(model, draws=300, tune=500, chains=2, random_seed=1, progressbar=False)
     assert "'raw', 'u'" in caplog.text
     assert {*tree.posterior.data_vars} == {"tau", "s", "raw", "first"}
+    more = dp.sample(model, var_names=["u", "tau"], **SHORT)
+    assert more.posterior.attrs["route"] == tree.posterior.attrs["route"]
+    assert {*more.posterior.data_vars} == {"u", "tau"}
     assert arviz_stats.ess(tree, var_names=["tau"])["tau"] > 200
     # What the confidential shares say, since the noise is small beside their spread.
     effect = special.logit(share)

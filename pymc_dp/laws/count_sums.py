@@ -124,7 +124,8 @@ def _suppressed(mechanism: SuppressedMechanism) -> NoiseOfCounts:
     tests = [f"z {sides[x]} {own[x]}" for x in present if x in sides]
     tests = [f"({' or '.join(tests)})"] if mechanism.is_between else [*tests, "z == z"]
     tests += [f"{own['where']} == 0.0"] if "where" in own else []
-    tests += [f"z != {mechanism.sentinel!r}"] if mechanism.sentinel is not None else []
+    if (mark := mechanism.sentinel) is not None:
+        tests.append(f"z != {mark!r}" if math.isfinite(mark) else "z - z == 0.0")
     return _unless_changed(mechanism, tests)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import numpy as np
-import pymc as pm
-from pymc.distributions.timeseries import RandomWalkRV
+from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pymc.stats.convergence import log_warnings, warn_divergences, warn_treedepth
 from xarray import DataTree
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.reading.model import Reading
+from pymc_dp.routes.coordinates import standardised
 
 _log = logging.getLogger("pymc.dp")
 
@@ -19,19 +23,23 @@ FEWEST_DRAWS = 100  # effective ones, of a chain
 _MOST_NAMES = 5
 
 
-def rewrite(model: pm.Model) -> str:
-    """Return what to write in the place of several walks in one variable: each is moved better."""
-    walks = [
+def rewrite(reading: Reading) -> str:
+    """Return what to write in the place of a series that is moved as it is written."""
+    moved: list[str] = []
+    with suppress(Declined):
+        moved = standardised(reading, reading)[1]
+    series = [
         rv.name
-        for rv in model.free_RVs
-        if isinstance(rv.owner.op, RandomWalkRV) and rv.type.ndim > 1
+        for rv in reading.model.free_RVs
+        if isinstance(rv.owner.op, RandomWalkRV | AutoRegressiveRV) and rv.name not in moved
     ]
-    if not walks:
+    if not series:
         return ""
     return (
-        f"Write each series of {walks[0]!r} as a variable of its own, or all by their steps: "
-        f"raw = pm.Normal('raw', shape=...), and start + s * pt.cumsum(raw, axis=...) in its "
-        f"place, with target_accept=0.95."
+        f"{series[0]!r} is moved as it is written: docs/reference/latent_gaussian.md says what is "
+        f"moved in coordinates that suit the data. Write one variable a series, and rates= of "
+        f"noise of your own; or its steps, raw = pm.Normal('raw', shape=...), and start + s * "
+        f"pt.cumsum(raw) in its place, with target_accept=0.95."
     )
 
 

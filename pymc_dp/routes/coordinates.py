@@ -226,7 +226,7 @@ def _latent(rv: TensorVariable, clients) -> Latent | None:
             mean, sd = zero + mean, zero + sd
             [a] = graph_replace([theta[own]], {rv: mean}, strict=False)
             if sums:
-                return Walk(rv, a, (mean, sd, *_bands(rv, sd, theta, sums, own)), False)
+                return Walk(rv, a, (mean, sd, *_bands_of_sums(rv, sd, theta, sums, own)), False)
             [b] = graph_replace([pushforward(theta, rv, sd)[own]], {rv: zero}, strict=False)
             if (times := _times_when_looked_up(theta, clients)) is not None:
                 return Entries(rv, times * a, (mean, sd, times * b), False)
@@ -309,7 +309,7 @@ def _are_numbers(variables: Sequence[TensorVariable]) -> bool:
     return all(all(x.type.broadcastable) for x in variables)
 
 
-def _bands(rv: TensorVariable, sd, theta, sums, own) -> list[TensorVariable]:
+def _bands_of_sums(rv: TensorVariable, sd, theta, sums, own) -> list[TensorVariable]:
     """Return W of what is summed."""
     bands, begin = [1.0 / sd], rv
     for end, here, summed in [*sums, (theta, own, None)]:

@@ -102,6 +102,11 @@ def _sooner(x, k: int):
     return pt.concatenate([x[k:], pt.zeros(k)]) if k else x
 
 
+def _inside(band, k: int):
+    """Return a vector that is k places below the diagonal: its first k are zero."""
+    return pt.concatenate([pt.zeros(k), band[k:]])
+
+
 def of_scaled(bands: Sequence, by) -> list[TensorVariable]:
     """Return W diag(by)."""
     return [band * _later(by, k) for k, band in enumerate(bands)]
@@ -111,10 +116,7 @@ def of_differences(bands: Sequence) -> list[TensorVariable]:
     """Return WD; D takes from each entry the one before it."""
     wider = [*bands, pt.zeros_like(bands[0])]
     less = [pt.zeros_like(bands[0]), *bands]
-    return [
-        a - pt.concatenate([pt.zeros(k), b[k:]])
-        for k, (a, b) in enumerate(zip(wider, less, strict=True))
-    ]
+    return [a - _inside(b, k) for k, (a, b) in enumerate(zip(wider, less, strict=True))]
 
 
 def cumulated(bands: Sequence, b) -> TensorVariable:
@@ -133,11 +135,17 @@ def _precision(bands: Sequence) -> TensorVariable:
 
 
 class LatentWalkRV(SymbolicRandomVariable):
-    r"""A series, or its innovations :math:`m + s\xi`; inputs: the rng, m, s, A, h, k, W as rows."""
+    """A series; the inputs are the rng, m, s, A, h, k, and W as rows."""
 
     extended_signature = "[rng],(n),(n),(n),(n),(n),(p,n)->[rng],(n)"
     _print_name = ("LatentWalk", "\\operatorname{LatentWalk}")
     is_theta = True
+
+
+class InnovationsRV(LatentWalkRV):
+    r"""Innovations :math:`m + s\xi` of a series."""
+
+    is_theta = False
 
 
 class StandardisedWalk(Transform):
@@ -193,8 +201,7 @@ def latent_walk(mean, sd, a, bands, h, k, *, is_theta: bool) -> tuple[TensorVari
     rng, mean, sd, a, *_, rows = dummies = [v.type() for v in inputs]
     rng, xi = pt.random.normal(size=a.shape, rng=rng, return_next_rng=True)
     drawn = a + Solve()(rows, xi) if is_theta else mean + sd * xi
-    op = LatentWalkRV(dummies, [rng, drawn])
-    op.is_theta = is_theta
+    op = (LatentWalkRV if is_theta else InnovationsRV)(dummies, [rng, drawn])
     return op(*inputs), StandardisedWalk(is_theta)
 
 

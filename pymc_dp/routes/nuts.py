@@ -148,15 +148,17 @@ def _records(reading: Reading) -> Plan:
     found = blocks(reading, tuple(record_variables(reading)))
     if any("records, afresh" in sweep(reading, block) for block in found):
         cost["NUTS on the records, no sums"] = n  # a median has kinks, which NUTS runs into
-    return Plan.costing(cost, partial(_sample_records, reading))
+    singly = not any(map(is_tagged, model.free_RVs))
+    moved = lambda: standardised(reading, reading)[1] if singly else []  # noqa: E731
+    return Plan.costing(cost, partial(_sample_records, reading), moved)
 
 
 def _sample_records(reading: Reading, **kwargs):
     if kwargs.get("var_names") is None:
         kwargs["var_names"] = public(reading)
-    _log.warning("NUTS moves every single record here, which is slow: look at R-hat and ESS")
     if not any(map(is_tagged, reading.model.free_RVs)):  # values that are released one by one
         return _sample(reading, reading, **kwargs)
+    _log.warning("NUTS moves every single record here, which is slow: look at R-hat and ESS")
     # PyMC starts every record at its mean, where the gradient of a spread does not exist.
     starts = reading.model.rvs_to_initial_values
     scattered = {rv.name: "prior" for rv in privatized(reading) if starts[rv] is None}

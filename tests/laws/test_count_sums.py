@@ -54,6 +54,7 @@ WITHHELD = (
     dp.GeometricMechanism(2.0).suppressed(below=5),
     dp.GeometricMechanism(2.0).suppressed(below=6, above=1, sentinel=3),
     dp.LaplaceMechanism(1.1).rounded().suppressed(below=2).clipped(lower=4),
+    dp.GeometricMechanism(2.0).suppressed(below=5, sentinel=-np.inf),
 )
 PAIRS = [(name, m) for name in OPS for m in (ADDITIVE[0], ADDITIVE[3])]
 PAIRS += [("PoissonRV", m) for m in ADDITIVE]
@@ -319,6 +320,16 @@ def exactly(name, z, lam, tau, theta):
             total, by_x = total + term, by_x + term * score
             by_z -= term * (tau * e + (lam if e >= 0 else -lam))
         return float(mp.log(total)), float(by_z / total), float(by_x / total)
+
+
+def test_a_spike_apart_from_the_mode_is_part_of_a_wide_sum():
+    y, r, mu = np.arange(400_001.0), 1e-10, 1e5
+    law = stats.nbinom(r, r / (r + mu)).logpmf(y)
+    noise = dp.GaussianMechanism(1.24e4)
+    expected = special.logsumexp(law + noise.logp(np.array(1e5), y).eval())
+    parameters = pt.constant(r), pt.constant(r / (r + mu))
+    found = find_pair(OPS["NegBinomialRV"], noise).log_marginal(noise, 1e5, *parameters)
+    np.testing.assert_allclose(found.eval(), expected, atol=1e-8)
 
 
 def test_wide_sums():

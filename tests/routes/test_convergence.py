@@ -9,6 +9,7 @@ from xarray import Dataset, DataTree
 
 import pymc_dp as dp
 from pymc_dp import sampling
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes import Plan, Route
 from pymc_dp.routes.convergence import check_convergence, rewrite
 from tests.models import gaussian_model
@@ -146,7 +147,8 @@ def test_a_walk_is_told_how_to_be_written():
     with pm.Model() as model:
         step = pm.HalfNormal("step")
         pm.GaussianRandomWalk("w", sigma=step, init_dist=pm.Normal.dist(), shape=(2, 9))
-    assert rewrite(model).startswith("Write each series of 'w' as a variable of its own")
+    assert rewrite(Reading(model)).startswith("'w' is moved as it is written: ")
     with pm.Model() as model:  # in coordinates that mix
-        pm.GaussianRandomWalk("w", init_dist=pm.Normal.dist(), steps=9)
-    assert rewrite(model) == ""
+        w = pm.GaussianRandomWalk("w", init_dist=pm.Normal.dist(), steps=9)
+        dp.PrivateObservation("z", w, dp.LaplaceMechanism(1.0), observed=np.zeros(10))
+    assert rewrite(Reading(model)) == ""

@@ -181,6 +181,13 @@ def test_the_jacobian(form):
     columns = [(parameters(flat.data + e) - parameters(flat.data - e)) / 2e-5 for e in steps]
     with_it, without = (new.compile_logp(jacobian=j)(point) for j in (True, False))
     assert with_it - without == pytest.approx(np.linalg.slogdet(columns)[1], abs=1e-7)
+    compiled = new.compile_logp()
+
+    def density(x):
+        return compiled(DictToArrayBijection.rmap(RaveledVars(x, flat.point_map_info)))
+
+    slopes = [(density(flat.data + e) - density(flat.data - e)) / 2e-5 for e in steps]
+    np.testing.assert_allclose(new.compile_dlogp()(point), slopes, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)

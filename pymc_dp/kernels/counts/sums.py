@@ -28,8 +28,9 @@ _BLOCK = 8.0  # terms between looks at what is left: a processor does not forese
 _STRAIGHT = 4e-15  # of a log density, what is taken for rounding
 _SHORT, _LONG = 8.0, 64.0  # counts along which it may be straight
 _WIDE = 256.0  # counts within which the law hardly bends, so that not all need be summed
-# Steps of a width, halvings, terms at most, and the log of one that is left out.
-_FINENESS, _LEVELS, _POINTS, _OUT = 4.0, 4, 2000, -45.0
+_FINENESS = 4.0  # steps of a width
+_LEVELS, _POINTS = 4, 2000  # halvings of a step, and terms, at most
+_OUT = -45.0  # log of a term that is left out
 _NEAR, _LEVEL = 32.0, 0.5  # counts, and the log of a ratio, within which a mode need not be sought
 
 
@@ -241,7 +242,7 @@ def _make_wide_sum(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable
     """Make the sum over every some counts, of terms that hardly change between these.
 
     The rule of trapezoids is right to all digits for what is smooth, from a step of half a standard
-    deviation on. Two steps have to agree; where they do not, as at a kink, all is summed.
+    deviation on. Two steps have to agree; where they do not, as at most kinks, all is summed.
     """
     odds, log_mass, log_noise, start = law.odds, law.log_mass, noise.log_noise, law.start
     bent, smooth, slope = law.change is not zero, noise.slope is not _no_slope, noise.slope
@@ -345,7 +346,8 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
             above = math.exp(log_noise(z, lo + 1.0, p) - log_top)
             below = math.exp(log_noise(z, lo - 1.0, p) - log_top)
             return (log_top + log_law, slope(z, lo, p), *edge(above, below, theta))
-        if is_wide(mode, lo, hi, theta):
+        # Where the law is not log-concave, a spike may stand apart from the mode.
+        if growth(lo, theta) == 1.0 and is_wide(mode, lo, hi, theta):
             log_p, mean, t_mean, slopes = wide_sum(mode, lo, hi, z, p, theta)
             if log_p == math.inf:
                 return (math.nan, math.nan, *score(math.nan, math.nan, theta))
