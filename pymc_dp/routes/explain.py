@@ -91,15 +91,16 @@ def explain(model: pm.Model | None = None, *, details: bool = False) -> Explanat
     model : pm.Model, optional
         The model of the context by default.
     details : bool, default False
-        Whether to list every route. Without it, there is the one that `dp.sample` takes, and the
-        one that would be faster and is the nearest to open.
+        Whether to list every route, and the steps. Without it, there is the route that `dp.sample`
+        takes, and the one that would be faster and is the nearest to open.
 
     Returns
     -------
     Explanation
-        Three tables: releases (the statistic as it was read, noise, bounds), routes of `dp.sample`
-        (open or why not, cost of a sweep; densities are computed when a route is taken, and may
-        shut it), steps of `dp.steps` on the rungs with latent variables.
+        Tables: releases (the statistic as it was read, noise, bounds), routes of `dp.sample` (open
+        or why not, cost of a sweep; densities are computed when a route is taken, and may shut
+        it); with `details`, or where `dp.sample` takes them, the steps of `dp.steps` on the rungs
+        with latent variables.
 
     Raises
     ------
@@ -115,7 +116,7 @@ def explain(model: pm.Model | None = None, *, details: bool = False) -> Explanat
     ...     z = dp.PrivateObservation("z", lead.mean(), dp.LaplaceMechanism(9.3), observed=34.3)
     >>> said = dp.explain(model)
     >>> [title for title, columns, rows in said.tables]
-    ['Releases', 'Routes', 'Steps of dp.steps']
+    ['Releases', 'Routes']
     >>> said.tables[0][2]
     [['z', 'mean of lead (n = 43)', 'LaplaceMechanism(scale=9.3)', '-']]
     """
