@@ -14,7 +14,7 @@ from scipy import special, stats
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.reading.model import Reading, check_values, is_tagged
-from pymc_dp.routes.given import public
+from pymc_dp.routes.given import check_initial_values, public
 from tests.agreement import has_moments, same_law
 from tests.chains import QUIET, SHORT
 from tests.models import as_model, bits, normal, normals, releasing, route_table
@@ -411,3 +411,30 @@ def test_no_open_route_leads_with_the_one_thing_to_change():
     ) as error:
         dp.sample(model, rung="marginal")
     assert "Release sums of functions of single records" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"nope": 1.0}, r"'nope': \.\.\.}: there is none\. It may name 'theta'"),
+        ({"theta": np.zeros(3)}, r"has the shape \(3,\), and 'theta' has \(2,\)"),
+        ({"theta": [np.nan, 1.0]}, "is not all numbers"),
+        ({"theta": "bad"}, "write numbers, 'support_point' or 'prior'"),
+    ],
+    ids=["name", "shape", "NaN", "strategy"],
+)
+def test_initvals_that_cannot_be_are_refused_by_name(given, said):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", shape=2)
+        dp.PrivateObservation("z", theta, dp.LaplaceMechanism(3.0), observed=[50.0, 55.0])
+    with pytest.raises(ValueError, match=said):
+        dp.sample(model, initvals=given, **SHORT)
+
+
+def test_initvals_outside_of_a_support_are_refused_and_what_pymc_takes_is_taken():
+    with pm.Model() as model:
+        pm.HalfNormal("s")
+    with pytest.raises(ValueError, match="outside of what 's' can be"):
+        check_initial_values(model, {"s": -1.0})
+    for given in ({"s": None}, {"s_log__": -1.0}, {model["s"]: 2}, {"s": "prior"}, [None, {}]):
+        check_initial_values(model, given)

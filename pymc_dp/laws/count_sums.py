@@ -116,7 +116,7 @@ def _clipped(mechanism: ClippedMechanism) -> NoiseOfCounts:
 @_noise.register
 def _suppressed(mechanism: SuppressedMechanism) -> NoiseOfCounts:
     """Leave the noise of what was printed as it was, where the noisy value itself decided."""
-    if mechanism.by is not None or mechanism.empty:
+    if not mechanism.keeps_printed:
         return _noise.dispatch(object)(mechanism)
     present = [x for x in mechanism.parameter_names if getattr(mechanism, x) is not None]
     own = dict(zip(present, _names("n", len(present)), strict=True))
@@ -289,7 +289,7 @@ def log_constant(mechanism: Mechanism, value: TensorVariable) -> TensorVariable 
 
 @log_constant.register
 def _log_constant_suppressed(mechanism: SuppressedMechanism, value):
-    if mechanism.by is not None or mechanism.empty:
+    if not mechanism.keeps_printed:
         return 0.0
     withheld = mechanism.is_withheld(value)
     constant = log_constant(mechanism.inner, pt.switch(withheld, 0.0, value))

@@ -162,6 +162,11 @@ class SuppressedMechanism(PostProcessed):
         return None if known[0] is None or known[1] is None else known[1] < known[0]
 
     @property
+    def keeps_printed(self) -> bool:
+        """Whether a value that was printed has the density that it has without the rule."""
+        return self.by is None and not self.empty
+
+    @property
     def is_between(self) -> bool:
         """Whether values between two thresholds are withheld."""
         return self._between

@@ -25,14 +25,12 @@ _MOST_NAMES = 5
 
 def rewrite(reading: Reading) -> str:
     """Return what to write in the place of a series that is moved as it is written."""
-    moved: list[str] = []
-    with suppress(Declined):
-        moved = standardised(reading, reading)[1]
-    series = [
-        rv.name
-        for rv in reading.model.free_RVs
-        if isinstance(rv.owner.op, RandomWalkRV | AutoRegressiveRV) and rv.name not in moved
-    ]
+    kinds = RandomWalkRV | AutoRegressiveRV
+    series = [rv.name for rv in reading.model.free_RVs if isinstance(rv.owner.op, kinds)]
+    if series:
+        with suppress(Declined):
+            moved = standardised(reading, reading)[1]
+            series = [name for name in series if name not in moved]
     if not series:
         return ""
     return (

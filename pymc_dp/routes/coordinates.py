@@ -16,7 +16,7 @@ coordinates: the posterior stays exact where the parabolas are poor.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import EllipsisType
@@ -53,7 +53,6 @@ from pymc_dp.ladder.collapse import rebuilt
 from pymc_dp.laws.mean_variance import of_variable
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.reading.bounds import at_start, starting_values
-from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading, is_tagged
 from pymc_dp.routes.latent_normal import latent_normal, latent_vector
 from pymc_dp.routes.latent_walk import (
@@ -71,7 +70,7 @@ _LONGEST = 150  # vector whose precision is factorised for every gradient, 2 ms 
 
 
 @dataclass(frozen=True, eq=False)
-class Latent:
+class Latent(ABC):
     r"""A latent Normal variable, and how it acts on the data.
 
     Attributes
@@ -104,7 +103,8 @@ class Latent:
 
     def given(self, h, k) -> TensorVariable:
         """Return the mean of theta given the data, in parabolas."""
-        return self.a + self.variance * (k - h * self.a) / (1.0 + h * self.variance)
+        rv, transform = replace(self, is_theta=True).coordinates(h, k)
+        return transform.backward(pt.zeros(lengths(rv)), *rv.owner.inputs)
 
     @abstractmethod
     def coordinates(self, h, k) -> tuple[TensorVariable, Transform]:
@@ -113,7 +113,7 @@ class Latent:
     @property
     def is_free(self) -> bool:
         """Whether its spread is."""
-        return bool(nearest_rvs(list(self.others)))
+        return bool(nearest_rvs([self.others[-1]]))
 
 
 class Entries(Latent):
@@ -134,10 +134,9 @@ class Entries(Latent):
         mean, sd, b = self.others
         return latent_normal(mean, sd, self.a, b, h, k)
 
-    @property
-    def is_free(self):
-        """See `Latent.is_free`."""
-        return bool(nearest_rvs([self.others[-1]]))
+    def given(self, h, k):
+        """See `Latent.given`."""
+        return self.a + self.variance * (k - h * self.a) / (1.0 + h * self.variance)
 
 
 class Vector(Latent):
@@ -157,10 +156,6 @@ class Vector(Latent):
     def coordinates(self, h, k):
         """See `Latent.coordinates`."""
         return latent_vector(self.a, *self.others, h, k)
-
-    def given(self, h, k):
-        """See `Latent.given`."""
-        return _center(self, h, k)
 
 
 class Walk(Latent):
@@ -184,15 +179,6 @@ class Walk(Latent):
         mean, sd, *bands = self.others
         return latent_walk(mean, sd, self.a, bands, h, k, is_theta=self.is_theta)
 
-    def given(self, h, k):
-        """See `Latent.given`."""
-        return _center(replace(self, is_theta=True), h, k)
-
-
-def _center(latent: Latent, h, k) -> TensorVariable:
-    rv, transform = latent.coordinates(h, k)
-    return transform.backward(pt.zeros(lengths(rv)), *rv.owner.inputs)
-
 
 @once
 def latents(reading: Reading) -> list[Latent]:
@@ -203,12 +189,11 @@ def latents(reading: Reading) -> list[Latent]:
         for given in dict.fromkeys(variable.owner.inputs if variable.owner else ()):
             clients.setdefault(given, []).append(variable.owner)
     found = []
-    records = {rv for group in record_groups(reading) for rv in group.records}
     for rv in model.free_RVs:
         if (
             model.rvs_to_transforms[rv] is None
             and rv.dtype == "float64"
-            and (rv not in records or not is_tagged(rv))
+            and not is_tagged(rv)
             and None not in known_shape(rv)
         ):
             latent = _latent(rv, clients)

@@ -48,14 +48,12 @@ def check_initial_values(model: pm.Model, initvals) -> None:
             if rv is None:
                 names = ", ".join(repr(rv.name) for rv in model.free_RVs)
                 raise ValueError(f"initvals={{{name!r}: ...}}: there is none. It may name {names}")
-            if isinstance(value, str | Variable):
-                if isinstance(value, str) and value not in ("support_point", "prior"):
-                    raise ValueError(
-                        f"initvals={{{name!r}: {value!r}}}: write numbers, 'support_point' or "
-                        f"'prior'"
-                    )
-                continue
-            _check_numbers(model, rv, np.asarray(value))
+            if isinstance(value, str) and value not in ("support_point", "prior"):
+                raise ValueError(
+                    f"initvals={{{name!r}: {value!r}}}: write numbers, 'support_point' or 'prior'"
+                )
+            if value is not None and not isinstance(value, str | Variable):
+                _check_numbers(model, rv, np.asarray(value))
 
 
 def _check_numbers(model: pm.Model, rv: TensorVariable, value: np.ndarray) -> None:

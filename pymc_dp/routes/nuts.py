@@ -44,7 +44,7 @@ def density_cost(model: pm.Model) -> Counter[str]:
     cost = Counter({"entry": sum(map(math.prod, shapes))})
     for rv, shape in zip(model.free_RVs, shapes, strict=True):
         if isinstance(rv.owner.op, RandomWalkRV | AutoRegressiveRV):
-            continue
+            continue  # its precision is a band: it costs what its entries do
         if getattr(rv.owner.op, "ndim_supp", 0) and rv.dtype.startswith("float"):
             cost["vector"] += math.prod(shape) ** 2  # its precision is a matrix
         elif shape and nearest_rvs(rv.owner.inputs) and not isinstance(rv.owner.op, NormalRV):
@@ -148,15 +148,19 @@ def _records(reading: Reading) -> Plan:
     found = blocks(reading, tuple(record_variables(reading)))
     if any("records, afresh" in sweep(reading, block) for block in found):
         cost["NUTS on the records, no sums"] = n  # a median has kinks, which NUTS runs into
-    singly = not any(map(is_tagged, model.free_RVs))
-    moved = lambda: standardised(reading, reading)[1] if singly else []  # noqa: E731
+    moved = lambda: standardised(reading, reading)[1] if _is_singly(reading) else []  # noqa: E731
     return Plan.costing(cost, partial(_sample_records, reading), moved)
+
+
+def _is_singly(reading: Reading) -> bool:
+    """Whether all records are released one by one: they are moved as parameters are."""
+    return not any(map(is_tagged, reading.model.free_RVs))
 
 
 def _sample_records(reading: Reading, **kwargs):
     if kwargs.get("var_names") is None:
         kwargs["var_names"] = public(reading)
-    if not any(map(is_tagged, reading.model.free_RVs)):  # values that are released one by one
+    if _is_singly(reading):
         return _sample(reading, reading, **kwargs)
     _log.warning("NUTS moves every single record here, which is slow: look at R-hat and ESS")
     # PyMC starts every record at its mean, where the gradient of a spread does not exist.

@@ -129,14 +129,19 @@ class Places:
     @property
     def size(self) -> int:
         """The length of the vector."""
-        return sum(math.prod(lengths(value)) for value in self.values)
+        return sum(map(math.prod, self.shapes))
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Those of the values."""
+        rvs = self.model.values_to_rvs
+        return [value_lengths(self.model, rvs[value]) for value in self.values]
 
     def at(self, q: TensorVariable, graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Return graphs of the values as graphs of the vector."""
         given: dict[Any, Any] = {}
         first = 0
-        for value in self.values:
-            shape = lengths(value)
+        for value, shape in zip(self.values, self.shapes, strict=True):
             end = first + math.prod(shape)
             given[value] = q[first:end].reshape(shape).astype(value.dtype)
             first = end

@@ -282,12 +282,11 @@ def _make_wide_sum(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable
         return w
 
     @part
-    def wide_sum(mode, lo, hi, z, p, theta):
+    def wide_sum(mode, lo, hi, z, p, theta, top):
         """Return the log of the sum, and the means of y, T and the slope.
 
         The first is NaN where it is not found, and infinite where no other way will find it.
         """
-        top = log_mass(mode, theta) + log_noise(z, mode, p)
         mode = climb(mode, lo, hi, z, p, theta, top)
         top = log_mass(mode, theta) + log_noise(z, mode, p)
         up = width(1.0, mode, hi, z, p, theta, top)
@@ -346,16 +345,16 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
             above = math.exp(log_noise(z, lo + 1.0, p) - log_top)
             below = math.exp(log_noise(z, lo - 1.0, p) - log_top)
             return (log_top + log_law, slope(z, lo, p), *edge(above, below, theta))
+        concave = growth(lo, theta) == 1.0
         # Where the law is not log-concave, a spike may stand apart from the mode.
-        if growth(lo, theta) == 1.0 and is_wide(mode, lo, hi, theta):
-            log_p, mean, t_mean, slopes = wide_sum(mode, lo, hi, z, p, theta)
+        if concave and is_wide(mode, lo, hi, theta):
+            log_p, mean, t_mean, slopes = wide_sum(mode, lo, hi, z, p, theta, log_top + log_law)
             if log_p == math.inf:
                 return (math.nan, math.nan, *score(math.nan, math.nan, theta))
             if not math.isnan(log_p):
                 return (log_p, slopes, *score(mean, t_mean, theta))
         # The term at the mode is `scale`, 1 at first; moments of y and T around their values there.
         total, first, extra, slopes, scale = 1.0, 0.0, 0.0, slope(z, mode, p), 1.0
-        concave = growth(lo, theta) == 1.0
         block = _BLOCK if concave else 1.0
         above, below = begin(z, mode, p)
         for side in (1.0, -1.0):
