@@ -109,6 +109,8 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression, moments: Any)
 def plan(reading: Reading, moments: Any = None) -> Plan:
     """Plan the route; say what of the model the kernel does not cover."""
     regression = covered(reading, False)
+    if len(regression.matrix) != regression.matrix.shape[1]:
+        raise Declined("a coefficient is a number")
     kernel_model(reading.model, regression, moments)
     cost = {NAME: regression.rows.width**2.8}
     return Plan.costing(cost, partial(sample, reading, moments=moments))

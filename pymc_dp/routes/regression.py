@@ -67,7 +67,7 @@ class ConjugateRegression:
 
     def values(self, theta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
         """Return draws of the prior's variables by name, from those of the coefficients."""
-        beta = np.linalg.solve(self.matrix, (theta - self.offset)[..., None])[..., 0]
+        beta = (theta - self.offset) @ np.linalg.pinv(self.matrix).T
         return self.prior.values(beta, variance)
 
 
@@ -105,17 +105,12 @@ def covered(reading: Reading, gaussian: bool = True) -> ConjugateRegression:
         raise Declined(f"{rows.n} rows of {rows.width} columns are too few")
     prior = _read_prior(model, response.coefficients, response.sigma, response)
     matrix, offset = _linear_map(response.coefficients, prior.entries, response)
-    if matrix.shape[0] != matrix.shape[1] or np.linalg.matrix_rank(matrix) < len(matrix):
-        own = response.rv.name
-        why = f"the coefficients of {own!r} are no invertible linear function of " + ", ".join(
-            dict.fromkeys(repr(rv.name) for rv, _ in prior.entries)
+    if np.linalg.matrix_rank(matrix) < matrix.shape[1]:
+        names = ", ".join(dict.fromkeys(repr(rv.name) for rv, _ in prior.entries))
+        raise Declined(
+            f"the coefficients of {response.rv.name!r} do not determine {names}: several values "
+            f"give the same coefficients"
         )
-        if not matrix[0].any():
-            why = (
-                f"the intercept of {own!r} is a number: the kernel is for intercepts with a prior, "
-                f"{own} = pm.Normal({own!r}, a + x @ b, ...)"
-            )
-        raise Declined(why)
     try:
         covariate = _read_covariates(model, rows, covariates)
     except NotImplementedError:
@@ -132,7 +127,11 @@ def covered(reading: Reading, gaussian: bool = True) -> ConjugateRegression:
                 f"{response.rv.name!r}"
             )
         mine += own_law
-    box(rows)
+    if box(rows)["bounded"] and len(matrix) > matrix.shape[1]:
+        raise Declined(
+            f"a coefficient of {response.rv.name!r} is a number: with bounds= the kernel is for "
+            f"coefficients with a prior"
+        )
     extra = [rv.name for rv in model.free_RVs if rv not in mine]
     if extra:
         raise Declined(f"it does not cover the variable {extra[0]!r}")
@@ -153,7 +152,9 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
     z, lam, tau = map(np.concatenate, zip(*published, strict=True))
     terms = max(1, *map(len, weights))  # of the entry with the most sums; some have none
     padded = [list(row.items()) + [(0, 0.0)] * (terms - len(row)) for row in weights]
-    matrix = regression.matrix
+    matrix, basis, cov = regression.matrix, regression.matrix, prior.cov
+    if len(matrix) == matrix.shape[1]:
+        basis, cov = np.eye(len(matrix)), matrix @ prior.cov @ matrix.T
     fields: dict[str, Any] = {
         "n": float(rows.n),
         "z": z,
@@ -163,7 +164,8 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
         "terms": np.array([[k for k, _ in row] for row in padded]),
         "weights": np.array([[value for _, value in row] for row in padded], dtype="float64"),
         "mean_theta": matrix @ prior.mean + regression.offset,
-        "precision_theta": np.linalg.inv(matrix @ prior.cov @ matrix.T),
+        "basis": np.ascontiguousarray(basis),
+        "precision": np.linalg.inv(cov),
         "shape": prior.shape,
         "rate": prior.rate,
     } | box(rows)

@@ -124,7 +124,9 @@ MEAN_THETA, PRECISION = np.resize([0.4, 0.8, -0.6], 10), np.resize([2.0, 1.0, 1.
 BOX = (-0.8, 1.4, -1.0, 1.9)
 
 
-def exact_regression(*, p=1, hierarchical=False, bounded=False, steps=2, repeats=2, size=4_000):
+def exact_regression(
+    *, p=1, hierarchical=False, bounded=False, steps=2, repeats=2, size=4_000, intercept=True
+):
     """The last released sum has Normal noise; `steps` trajectories beside the ridges.
 
     The ridges alone hardly move what is known well: they are repeated.
@@ -134,6 +136,8 @@ def exact_regression(*, p=1, hierarchical=False, bounded=False, steps=2, repeats
     mean_x, cov_x = MEAN_X[:p], COV_X[:p, :p]
     prior = MEAN_THETA[: p + 1], PRECISION[: p + 1], shape, rate
     theta, sigma2 = coefficients(rng, size, *prior)
+    if not intercept:
+        theta[:, 0] = prior[0][0]
     means, covs = covariates(rng, size, mean_x, cov_x, hierarchical, kappa, nu)
     x = rng.standard_normal((size, n, p)) @ np.linalg.cholesky(covs).transpose(0, 2, 1)
     x += means[:, None]
@@ -180,7 +184,8 @@ def exact_regression(*, p=1, hierarchical=False, bounded=False, steps=2, repeats
         psi=cov_x.copy(),
         nu=nu,
         mean_theta=prior[0],
-        precision_theta=np.diag(prior[1]),
+        basis=np.ascontiguousarray(np.eye(p + 1)[:, 1 - intercept :]),
+        precision=np.diag(prior[1][1 - intercept :]),
         shape=shape,
         rate=rate,
         bounded=bounded,
@@ -198,10 +203,14 @@ def exact_regression(*, p=1, hierarchical=False, bounded=False, steps=2, repeats
     for t in range(len(c)):
         given, start = model._replace(z=z[t]), (c[t], theta[t], sigma2[t])
         exact.run_sweeps(rng, *start, given, proposal, steps, out[t])
-    out, last = out[:, -1], slice(-15, None)  # of many covariates, some entries
+    first, out, last = (
+        1 - intercept,
+        out[:, -1],
+        slice(-15, None),
+    )  # of many covariates, some entries
     check_invariance(
-        named(theta=theta, sigma2=sigma2, c=c[:, last]),
-        named(theta=out[:, : p + 1], sigma2=out[:, p + 1], c=out[:, p + 2 :][:, last]),
+        named(theta=theta[:, first:], sigma2=sigma2, c=c[:, last]),
+        named(theta=out[:, first : p + 1], sigma2=out[:, p + 1], c=out[:, p + 2 :][:, last]),
         named(z=z[:, last]),
     )
 
@@ -457,6 +466,7 @@ CHAINS = {
         "two covariates": (exact_regression, {"p": 2, "hierarchical": True}),
         "four covariates": (exact_regression, {"p": 4, "repeats": 10}),
         "nine covariates": (exact_regression, {"p": 9, "hierarchical": True, "repeats": 10}),
+        "no intercept": (exact_regression, {"p": 2, "intercept": False}),
         "two covariates, ridges": (exact_regression, {"p": 2, "steps": 0, "repeats": 20}),
     },
     "regression by the central limit theorem": {

@@ -290,14 +290,53 @@ def test_the_diagonal_of_a_matrix_of_sums():
     np.testing.assert_allclose(found["theta"], plain["theta"], rtol=1e-9)
 
 
+def proportional(intercept, *, low=None, z=(4.0, 18.0, 8.0, 20.0, 35.0)):
+    """Twelve rows with a known intercept."""
+    with pm.Model() as model:
+        s2 = pm.InverseGamma("s2", 4, 3.0)
+        slope = pm.Normal("slope", 0.5, 2 * pt.sqrt(s2))
+        x = pm.Normal("x", 0.3, 1.2, shape=12)
+        y = pm.Normal("y", intercept + slope * x, pt.sqrt(s2), shape=12)
+        bounds = {} if low is None else {"bounds": ((low, low), (5.0, 5.0))}
+        dp.PrivateObservation("z", five(x, y), LAPLACE(6.0), observed=np.array(z), **bounds)
+    return model
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("intercept", [0.0, 1.5])
+def test_an_intercept_that_is_a_number(intercept):
+    """The exact chain against importance sampling from the prior."""
+    found = dp.sample(proportional(intercept), draws=4000, random_seed=1, **TWO)["posterior"]
+    assert found.attrs["route"] == "exact regression"
+    rng, size = np.random.default_rng(2), 600_000
+    s2 = 3.0 / rng.gamma(4, size=size)
+    slope = 0.5 + 2 * np.sqrt(s2) * rng.normal(size=size)
+    x = 0.3 + 1.2 * rng.normal(size=(12, size))
+    y = intercept + slope * x + np.sqrt(s2) * rng.normal(size=(12, size))
+    sums = np.array([x.sum(0), (x**2).sum(0), y.sum(0), (x * y).sum(0), (y**2).sum(0)])
+    z = np.array([4.0, 18.0, 8.0, 20.0, 35.0])
+    weight = special.softmax(-np.abs(sums - z[:, None]).sum(0) / 6.0)
+    effective = 1 / (weight**2).sum()
+    assert effective > 3000
+    for name, own in (("slope", slope), ("s2", s2)):
+        mean = weight @ own
+        sd = np.sqrt(weight @ (own - mean) ** 2)
+        error = {"mean_se": sd / np.sqrt(effective), "sd_within": 0.1, "limit": 4.5}
+        has_moments(found[name], mean, sd, least=1000, where=name, **error)
+
+
+def test_bounds_need_coefficients_with_a_prior():
+    with pytest.raises(NotImplementedError, match="a coefficient of 'y' is a number: with bounds="):
+        regression.covered(Reading(proportional(0.0, low=-5.0)))
+
+
 @pytest.mark.parametrize(
     ("theta", "reason"),
     [
-        (lambda s2: pt.stack([0.0, pm.Normal("b", 0, pt.sqrt(s2))]), "intercept of 'y' is a num"),
         (lambda _: pm.Flat("theta", shape=2), "the prior of 'theta' is not Normal"),
         (lambda _: pm.Normal("theta", 0, 1, shape=2), "proportional to that of 'y'"),
     ],
-    ids=["no intercept", "flat", "no conjugate prior"],
+    ids=["flat", "no conjugate prior"],
 )
 def test_reasons_against_the_compiled_chain(theta, reason):
     with pytest.raises(NotImplementedError, match=reason):

@@ -61,7 +61,10 @@ class RegressionModel(NamedTuple):
     `hierarchical`: the law of x is not N(mean_x, inverse of precision_x) but has the
     normal-inverse-Wishart prior (mean_x, kappa, psi, nu). `bounded`: the rows of a simple
     regression lie in the `box` (ax, bx, ay, by), and the density is cut to the feasible sums and
-    parameters, without a normaliser.
+    parameters, without a normaliser. The coefficients, intercept first, are
+    ``mean_theta + basis @ beta``, with beta ~ N(0, sigma2 inverse of `precision`): those that are
+    numbers, such as an intercept of 0, have a row of zeros. Where none is, beta are the
+    coefficients' own distances from their mean, and `basis` is the identity.
     """
 
     n: float
@@ -78,7 +81,8 @@ class RegressionModel(NamedTuple):
     psi: np.ndarray
     nu: float
     mean_theta: np.ndarray
-    precision_theta: np.ndarray
+    basis: np.ndarray
+    precision: np.ndarray
     shape: float
     rate: float
     bounded: bool
@@ -208,17 +212,26 @@ def log_law_of_x(model, mean, lower):
 
 @linked()
 def posterior(model, u, theta, rss):
-    """Return the upper factor of Lambda_n, mu_n, a_n and b_n of the normal-inverse-gamma law."""
-    root, proper = factor(u + model.precision_theta, 0.0)
+    """Return the upper factor of Lambda_n, mu_n, a_n and b_n of the normal-inverse-gamma law.
+
+    Lambda_n is of beta; mu_n is the mean of the coefficients.
+    """
+    shift, basis = theta - model.mean_theta, model.basis
+    crossed = basis.T @ u
+    root, proper = factor(crossed @ basis + model.precision, 0.0)
     if not proper:
         root[:] = math.nan
-    shift = theta - model.mean_theta
-    pull = model.precision_theta @ shift
-    half = solve_transposed(root, pull)
-    # (U^-1 + Lambda_0^-1)^-1 = Lambda_0 - Lambda_0 Lambda_n^-1 Lambda_0, which is never negative
-    quadratic = max(shift @ pull - half @ half, 0.0)
-    mean = theta - solve_upper(root, half)
-    return root, mean, model.shape + 0.5 * model.n, model.rate + 0.5 * (rss + quadratic)
+    if len(root) == theta.size:  # the basis is the identity
+        pull = model.precision @ shift
+        half = solve_transposed(root, pull)
+        # (U^-1 + Lambda_0^-1)^-1 = Lambda_0 - Lambda_0 Lambda_n^-1 Lambda_0, never negative
+        quadratic = max(shift @ pull - half @ half, 0.0)
+        away = solve_upper(root, half)
+    else:
+        beta = solve_upper(root, solve_transposed(root, crossed @ shift))
+        away = shift - basis @ beta
+        quadratic = away @ (u @ away) + beta @ (model.precision @ beta)
+    return root, theta - away, model.shape + 0.5 * model.n, model.rate + 0.5 * (rss + quadratic)
 
 
 @jit
@@ -276,7 +289,8 @@ def log_density(model, c, proposal, gradient):
     by_means, by_products = n * by_sums[:d], np.empty((d, d))
     spread_out(by_sums[d:], by_products)
     apart_of_mean = theta - center
-    by_u = -0.5 * a / b * apart_of_mean.reshape(-1, 1) * apart_of_mean - 0.5 * inverse(root)
+    of_beta = model.basis @ inverse(root) @ model.basis.T
+    by_u = -0.5 * a / b * apart_of_mean.reshape(-1, 1) * apart_of_mean - 0.5 * of_beta
     by_theta = -a / b * (u @ apart_of_mean)
     by_means[:p] += 2.0 * n * by_u[0, 1:]
     by_products[:p, :p] += by_u[1:, 1:]
@@ -327,10 +341,10 @@ def draw_parameters(rng, model, c):
     u = products_of_features(model.n, mean_x, lower)
     root, mean, a, b = posterior(model, u, theta, rss)
     sigma2 = b / rng.standard_gamma(a)
-    e = np.empty(theta.size)
-    for i in range(theta.size):
+    e = np.empty(len(root))
+    for i in range(e.size):
         e[i] = rng.standard_normal()
-    return mean + math.sqrt(sigma2) * solve_upper(root, e), sigma2
+    return mean + math.sqrt(sigma2) * (model.basis @ solve_upper(root, e)), sigma2
 
 
 @jit
@@ -499,7 +513,8 @@ def law_before_release(model, c):
     u = products_of_features(n, mean, lower)
     sigma2 = (2.0 * model.rate + rss) / (2.0 * model.shape + n)
     u += 1e-12 * np.trace(u) * np.eye(len(u))  # rows that are all alike tell of no slope
-    of_theta = sigma2 * (np.linalg.inv(u) + np.linalg.inv(model.precision_theta))
+    of_prior = model.basis @ np.linalg.inv(model.precision) @ model.basis.T
+    of_theta = sigma2 * (np.linalg.inv(u) + of_prior)
     variances += [1.0] * (p + 1) + [2.0 / (n - p - 1.0) + 1.0 / model.shape]
     precision = np.diag(1.0 / np.array(variances))
     at = slice(-p - 2, -1)

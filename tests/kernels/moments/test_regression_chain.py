@@ -46,7 +46,8 @@ def kernel_model(n, z, scale, *, hierarchical=False, box=None, mean_x=0.0, var_x
         psi=np.array([[1.0 if hierarchical else var_x]]),
         nu=50.0 if hierarchical else 1.0,
         mean_theta=np.zeros(2),
-        precision_theta=np.eye(2) * 0.5 / 19,
+        basis=np.eye(2),
+        precision=np.eye(2) * 0.5 / 19,
         shape=20.0,
         rate=0.5,
         bounded=box is not None,
@@ -238,7 +239,7 @@ def test_mixing_does_not_depend_on_the_means(mean_x, hierarchical):
     x, y = mean_x, 1.0 + 2.0 * mean_x
     z = n * np.array([x, x**2 + var, y, x * y + 2 * var, y**2 + 4 * var + 0.03])
     model = kernel_model(n, z, 20 * np.array([0.2, 0.04, 1, 0.2, 1]), mean_x=mean_x)
-    model = model._replace(precision_theta=np.diag([1e-6 / max(1.0, mean_x**2), 1e-4]))
+    model = model._replace(precision=np.diag([1e-6 / max(1.0, mean_x**2), 1e-4]))
     if hierarchical:
         model = model._replace(
             hierarchical=True, kappa=0.01, mean_x=np.array([1.1 * mean_x]), psi=np.array([[2.0]])
@@ -266,7 +267,7 @@ def test_slopes_of_both_signs(mean_x, hierarchical):
     model = model._replace(mean_x=np.array([mean_x]), psi=np.array([[2.0]]))
     # Of the intercept at the mean of x, and of the slope, which is 1 with an error of as much.
     turn = np.array([[1.0, mean_x], [0.0, 1.0]])
-    model = model._replace(precision_theta=turn.T @ np.diag([1.0, 0.01]) @ turn)
+    model = model._replace(precision=turn.T @ np.diag([1.0, 0.01]) @ turn)
     rngs = np.random.default_rng(2).spawn(4)
     slope = np.stack([sample(model, 2000, rng)[:, 1] for rng in rngs])
     assert az.rhat(slope) < 1.02
@@ -288,8 +289,8 @@ def test_scatter_of_coordinates():
 
 
 @pytest.mark.parametrize("hierarchical", [False, True])
-@pytest.mark.parametrize("p", [1, 3, 9])
-def test_gradients(p, hierarchical):
+@pytest.mark.parametrize(("p", "betas"), [(1, 2), (3, 4), (9, 10), (1, 1), (3, 3)])
+def test_gradients(p, betas, hierarchical):
     """Of linear releases of several sums each, by differences, away from the edges."""
     rng = np.random.default_rng(p)
     q, entries, size = p + 1, p + 4, p + p * (p + 1) // 2 + p + 2
@@ -309,7 +310,8 @@ def test_gradients(p, hierarchical):
         psi=np.cov(rng.normal(size=(p, 3 * p))).reshape(p, p),
         nu=p + 3.0,
         mean_theta=rng.normal(size=q),
-        precision_theta=np.cov(rng.normal(size=(q, 3 * q))),
+        basis=np.ascontiguousarray(np.eye(q)[:, q - betas :]),
+        precision=np.cov(rng.normal(size=(betas, 3 * betas))).reshape(betas, betas),
         shape=3.0,
         rate=2.0,
         bounded=False,
