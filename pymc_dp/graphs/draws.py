@@ -11,6 +11,7 @@ from typing import Any
 import arviz_base
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import xarray as xr
 from numba.core.errors import NumbaPerformanceWarning
 from pymc.backends.arviz import find_constants
@@ -66,6 +67,12 @@ def per_draw(
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     shape = found.shape[found.ndim - graph.type.ndim :]
     return np.ascontiguousarray(np.broadcast_to(found, (draws, *shape)))
+
+
+def as_row(*columns: TensorVariable) -> TensorVariable:
+    """Broadcast expressions against each other and lay them out, one column for each entry."""
+    broadcast = pt.broadcast_arrays(*(pt.as_tensor(c).astype("float64") for c in columns))
+    return pt.stack([c.ravel() for c in broadcast])
 
 
 def each_draw(

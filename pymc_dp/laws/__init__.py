@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.draws import Given, as_row, per_draw
 from pymc_dp.graphs.registry import Registry, load
 from pymc_dp.kernels import key_of, njit
 from pymc_dp.mechanisms.base import Mechanism
@@ -135,6 +137,19 @@ def row_sampler(draw: Callable[..., float], width: int) -> Callable:
         return out
 
     return sample_rows
+
+
+def draw_by_pair(
+    pair: Pair, columns, shape, posterior, rng, given: Given = MappingProxyType({})
+) -> np.ndarray:
+    """Draw a statistic of this shape given its release, at each posterior draw.
+
+    `columns` are graphs of what ``pair.draw`` takes after its generator; see `per_draw` of `given`.
+    """
+    rows = per_draw(posterior, as_row(*columns), given)
+    shape = len(rows), *shape
+    rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
+    return row_sampler(pair.draw, len(rows))(rng, rows).reshape(shape)
 
 
 def is_registered(ability: Any, op: Op) -> bool:

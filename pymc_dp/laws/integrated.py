@@ -5,7 +5,6 @@ from __future__ import annotations
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import singledispatch
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -35,12 +34,14 @@ class Integrated(ABC):
     ----------
     names : names under which `recover` draws what was integrated out.
     elementwise : whether each entry of the release has a density of its own.
+    by_inversion : whether each entry is a sum by inversion, which takes its time.
     by_entry : whether what `recover` draws has an entry for each of the release, or is a number.
     """
 
     names: tuple[str, ...]
     elementwise: ClassVar[bool] = False
     by_entry: ClassVar[bool] = False
+    by_inversion: ClassVar[bool] = False
 
     @abstractmethod
     def draw(self, rng, *parameters) -> tuple[Any, TensorVariable]:
@@ -68,6 +69,23 @@ class Integrated(ABC):
     def support_point(self, rv: TensorVariable, *parameters) -> TensorVariable:
         """Return a value of the release that is possible."""
         return pt.zeros(rv.shape)
+
+    def recovered(
+        self,
+        rv: TensorVariable,
+        value: TensorVariable,
+        posterior: xr.Dataset,
+        rng: np.random.Generator,
+    ) -> dict[str, Any]:
+        """Draw the confidential value given posterior draws of the parameters, for `dp.recover`.
+
+        Returns what xarray takes as variables: by name, a pair of dimension names, chain and draw
+        first, and an array. What cannot be drawn is declined.
+        """
+        raise Declined(
+            f"what was integrated out of {rv.name!r} cannot be drawn: "
+            "sample the model itself with rung='records'"
+        )
 
 
 class IntegratedReleaseRV(SymbolicRandomVariable):
@@ -134,10 +152,15 @@ def all_releases(model: pm.Model) -> list[TensorVariable]:
     return [rv for rv in model.basic_RVs if isinstance(rv.owner.op, kinds)]
 
 
+def confidential(release: TensorVariable) -> str:
+    """Return the name in results of the value that noise was added to."""
+    return f"{release.name}_confidential"
+
+
 def in_results(
     posterior: xr.Dataset, name: str, drawn: np.ndarray, *, whole: bool = False
 ) -> dict[str, Any]:
-    """Return draws, one for each of the posterior's along their first axis, for `recovered`.
+    """Return draws, one for each of the posterior's along their first axis, as xarray takes them.
 
     Those of `whole` numbers may come as floats.
     """
@@ -145,22 +168,3 @@ def in_results(
     dims = ["chain", "draw", *(f"{name}_dim_{i}" for i in range(drawn.ndim - 1))]
     shape = posterior.sizes["chain"], posterior.sizes["draw"], *drawn.shape[1:]
     return {name: (dims, drawn.reshape(shape))}
-
-
-@singledispatch
-def recovered(
-    law: Integrated,
-    rv: TensorVariable,
-    value: TensorVariable,
-    posterior: xr.Dataset,
-    rng: np.random.Generator,
-) -> dict[str, Any]:
-    """Draw what was integrated out of a release given posterior draws of the parameters.
-
-    Dispatched on its law. Returns what xarray takes as variables: by name, a pair of dimension
-    names, chain and draw first, and an array.
-    """
-    raise Declined(
-        f"what was integrated out of {rv.name!r} cannot be drawn: "
-        "sample the model itself with rung='records'"
-    )

@@ -12,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, of_nothing, substitute
-from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
+from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.reading.model import release_mechanism, release_statistic, releases_of
 
@@ -39,13 +39,12 @@ class Public(Integrated):
         [statistic] = parameters
         return mechanism.logp(value, statistic)
 
-
-@recovered.register
-def _recover_public(law: Public, rv, value, posterior, rng):
-    _, [statistic] = rv.owner.op.split(rv.owner.inputs)
-    draws = posterior.sizes["chain"] * posterior.sizes["draw"]
-    value = np.asarray(known_value(statistic))
-    return in_results(posterior, law.names[0], np.broadcast_to(value, (draws, *value.shape)))
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`."""
+        _, [statistic] = rv.owner.op.split(rv.owner.inputs)
+        draws = posterior.sizes["chain"] * posterior.sizes["draw"]
+        value = np.asarray(known_value(statistic))
+        return in_results(posterior, self.names[0], np.broadcast_to(value, (draws, *value.shape)))
 
 
 @SUM_LAWS.register(order=1)

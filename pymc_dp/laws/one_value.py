@@ -13,9 +13,9 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.questions import known_shape
-from pymc_dp.laws import find_pair, law_names, require_pair
+from pymc_dp.laws import draw_by_pair, find_pair, law_names, require_pair
 from pymc_dp.laws.counted import read_law
-from pymc_dp.laws.integrated import Integrated, integrated_release
+from pymc_dp.laws.integrated import Integrated, confidential, in_results, integrated_release
 from pymc_dp.laws.mean_variance import mean_variance
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.mechanisms.base import has_continuous_rates
@@ -104,6 +104,28 @@ class Independent(Integrated):
             term = pt.switch(np.asarray(statistic.empty), noise.logp(z, 0.0), term)
         return term - np.log(abs(np.asarray(statistic.factor)))
 
+    def drawn(self, value, mechanism, parameters, posterior, rng) -> np.ndarray:
+        """Draw the statistic given its release, at each posterior draw."""
+        noise, z = self.standardised(value, mechanism)
+        pair = find_pair(self.statistic.law, noise)
+        columns = z, *noise.parameters, -np.inf, np.inf, *pair.parameters(*parameters)
+        drawn = draw_by_pair(pair, columns, known_shape(value), posterior, rng)
+        return np.where(self.statistic.empty, 0.0, drawn)
+
+    def in_results(self, drawn, parameters, posterior) -> dict[str, Any]:
+        """Return draws of the statistic by name."""
+        _, like = self.statistic.law(
+            *parameters, rng=pt.random.shared_rng(seed=None), return_next_rng=True
+        )
+        whole = not like.dtype.startswith("float")
+        return in_results(posterior, self.statistic.name, self.statistic.shown(drawn), whole=whole)
+
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`."""
+        mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+        drawn = self.drawn(value, mechanism, parameters, posterior, rng)
+        return self.in_results(drawn, parameters, posterior)
+
 
 @dataclass(frozen=True)
 class Pieces(Integrated):
@@ -165,6 +187,21 @@ class Pieces(Integrated):
         for law, at, z, noise, own in self.of_each(value, mechanism, parameters):
             terms = pt.set_subtensor(terms[at], law.logp(z, noise, *own))
         return terms.reshape(self.shape)
+
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`."""
+        mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+        found: dict = {}
+        released = np.zeros((posterior.sizes["chain"] * posterior.sizes["draw"], *self.shape))
+        for law, at, z, noise, own in self.of_each(value, mechanism, parameters):
+            drawn = law.drawn(z, noise, own, posterior, rng)
+            released.reshape(len(released), -1)[:, at] = law.statistic.released(drawn)
+            if at.ndim and drawn[0].size == released[0].size:  # one value stays one
+                drawn = drawn.reshape(released.shape)
+            found |= law.in_results(drawn, own, posterior)
+        if (name := confidential(rv)) in self.names:
+            found |= in_results(posterior, name, released)
+        return found
 
 
 class Law(NamedTuple):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytensor.tensor.random.basic as ptr
 
+from pymc_dp.laws.integrated import confidential
 from pymc_dp.laws.one_value import frozen
 
 if TYPE_CHECKING:
@@ -30,11 +31,6 @@ class Shown(NamedTuple):
     def public(self) -> tuple[Any, Any]:
         """The factors and the constants, as what can be hashed."""
         return frozen(self.factor), frozen(self.constant)
-
-
-def confidential(release: TensorVariable) -> str:
-    """Return the name in results of the value that noise was added to."""
-    return f"{release.name}_confidential"
 
 
 def as_released(release: TensorVariable, entries: int) -> Shown:

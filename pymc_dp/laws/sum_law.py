@@ -1,7 +1,7 @@
 """Laws of what was released of records: each has up to two rungs without the records.
 
 A law is a class of `SUM_LAWS`: the first that reads some records has their rungs. What the rungs
-leave without a latent variable, `laws.integrated.recovered` draws.
+leave without a latent variable, `Integrated.recovered` and `SumLaw.recovered` draw.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import xarray as xr
 from pymc.distributions.multivariate import MvNormalRV
 from pymc.logprob.transforms import Transform
 from pytensor.tensor.random.basic import NormalRV
@@ -63,11 +64,13 @@ class SumLaw(ABC):
     of : what records it is for, as an error says it; "" where it says nothing.
     approximate : whether it takes the arguments of an approximation.
     selections : whether it reads releases that are made of all entries of a statistic together.
+    recovered_on : the rung whose releases tell what `dp.recover` draws.
     """
 
     of: ClassVar[str] = ""
     approximate = False
     selections: ClassVar[bool] = False
+    recovered_on: ClassVar[Rung] = "marginal"
 
     @classmethod
     def named(cls) -> str:
@@ -92,6 +95,13 @@ class SumLaw(ABC):
     def notes(self) -> list[str]:
         """Say what is wrong with the published values, in sentences."""
         return []
+
+    def recovered(self, posterior: xr.Dataset, rng: np.random.Generator) -> dict[str, Any] | None:
+        """Draw the statistics of several releases together, as `Integrated.recovered`.
+
+        None where each release of `recovered_on` is drawn by itself.
+        """
+        return None
 
     def latents(self) -> Change:
         """Keep the statistics as latent variables: the rung "statistics"."""

@@ -35,12 +35,10 @@ from pymc_dp.kernels.pointers import call
 from pymc_dp.kernels.slices import Mixed, Tuned, advance, fill_rows
 from pymc_dp.ladder.collapse import collapsed, rebuilt, try_densities
 from pymc_dp.laws.integrated import Integrated, IntegratedReleaseRV, integrated_release
-from pymc_dp.laws.inversion.law import Inverted
 from pymc_dp.laws.mean_variance import noise_variance
 from pymc_dp.laws.moments.normal import NormalStatistics
 from pymc_dp.laws.one_value import Independent, OneValue
 from pymc_dp.laws.sum_law import Change
-from pymc_dp.laws.unknown_sizes.density import OfUnknownSize
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.reading.cells import aligned, entries_of, one_of, places
@@ -244,7 +242,7 @@ def _surrogates(on: Reading) -> tuple[Reading, list[str]]:
     model, change = on.model, Change()
     for rv in model.observed_RVs:
         op = rv.owner.op
-        if isinstance(op, IntegratedReleaseRV) and _is_inverted(op.law):
+        if isinstance(op, IntegratedReleaseRV) and op.law.by_inversion:
             value, (mechanism, parameters) = model.rvs_to_values[rv], op.split(rv.owner.inputs)
             lacking = op.law.logp(value, mechanism, *parameters)
             law, least = Surrogate(op.law.names, op.law), _LEAST * noise_variance(mechanism)
@@ -284,14 +282,6 @@ def _mixed(model: pm.Model) -> tuple[pm.Model, dict[str, str]]:
             change.replaced[rv] = integrated_release(op.law, noise, *parameters)
             mixed[rv.name] = name
     return (rebuilt(Reading(model), [], change) if change.added else model), mixed
-
-
-def _is_inverted(law: Integrated) -> bool:
-    """Whether it is of sums by inversion, one by one."""
-    if isinstance(law, OfUnknownSize):
-        summed = law.records.summand is not None and law.entries[-1].summed.all()
-        return law.elementwise and bool(summed)
-    return isinstance(law, Inverted)
 
 
 def _is_joint(law: Integrated | None) -> bool:

@@ -227,12 +227,6 @@ class DPStep(BlockedStep):
         return Competence.IDEAL if tagged else Competence.INCOMPATIBLE
 
 
-def as_row(*columns: TensorVariable) -> TensorVariable:
-    """Broadcast expressions against each other and lay them out, one column for each entry."""
-    broadcast = pt.broadcast_arrays(*(pt.as_tensor(c).astype("float64") for c in columns))
-    return pt.stack([c.ravel() for c in broadcast])
-
-
 def in_a_row(parts: Iterable[Any]) -> TensorVariable:
     """Return all entries of some expressions, one after the other."""
     return pt.concatenate([pt.as_tensor(x).astype("float64").ravel() for x in parts])

@@ -7,11 +7,12 @@ import pytensor.tensor as pt
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.draws import as_row
 from pymc_dp.kernels.draws.scale_mixture import draw_independent, draw_joint
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.model import children, release_statistic
-from pymc_dp.step_methods.base import as_row, point_function, unusable
+from pymc_dp.step_methods.base import point_function, unusable
 from pymc_dp.step_methods.registry import STEPS
 from pymc_dp.step_methods.two_sided import released_entries
 from pymc_dp.step_methods.weave import WeavingStep

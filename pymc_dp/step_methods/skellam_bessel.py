@@ -6,10 +6,11 @@ import numpy as np
 from pytensor.tensor.random.basic import PoissonRV
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.draws import as_row
 from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.kernels.counts.skellam_bessel import draw_skellam_bessel
 from pymc_dp.mechanisms import GeometricMechanism
-from pymc_dp.step_methods.base import as_row, point_function, unusable
+from pymc_dp.step_methods.base import point_function, unusable
 from pymc_dp.step_methods.two_sided import TwoSidedGibbs, latent_conditional, released_factor
 
 

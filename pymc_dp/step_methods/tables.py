@@ -14,6 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.sparse import coo_array, csc_array, csr_array, hstack, vstack
 
 from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.draws import as_row
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import (
     known_shape,
@@ -35,7 +36,7 @@ from pymc_dp.reading.model import (
     release_statistic,
     releases_of,
 )
-from pymc_dp.step_methods.base import DPStep, as_row, point_function, unusable, updated_by
+from pymc_dp.step_methods.base import DPStep, point_function, unusable, updated_by
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 from pymc_dp.step_methods.weave import WeavingStep
 

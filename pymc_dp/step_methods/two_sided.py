@@ -14,6 +14,7 @@ from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.draws import as_row
 from pymc_dp.graphs.questions import (
     depends_on,
     is_itself,
@@ -34,7 +35,6 @@ from pymc_dp.reading.model import Reading, children, release_mechanism, release_
 from pymc_dp.reading.sums.polynomials import is_linear
 from pymc_dp.step_methods.base import (
     LoopDraw,
-    as_row,
     infeasible,
     point_function,
     unusable,

@@ -19,7 +19,7 @@ from pymc_dp.graphs.draws import per_draw
 from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.counts.binomial_sums import make_binomial_sum_draws, make_binomial_sums
 from pymc_dp.laws.count_sums import NoiseOfCounts, log_constant, noise_of
-from pymc_dp.laws.integrated import Integrated, in_results, recovered
+from pymc_dp.laws.integrated import Integrated, in_results
 from pymc_dp.laws.kernel_call import KernelCall, doubles
 from pymc_dp.mechanisms.base import Mechanism
 
@@ -149,16 +149,18 @@ class SumsOfBinomials(Integrated):
             logp = logp + log_constant(noise, z)
         return logp.reshape(self.shape)
 
-
-@recovered.register
-def _recover_sums(law: SumsOfBinomials, rv, value, posterior, rng):
-    mechanism, [chance] = rv.owner.op.split(rv.owner.inputs)
-    noise, z = law.standardised(value, mechanism)
-    arguments = "rng, rows, z, trials, chance, entry"
-    draw = _compiled(make_binomial_sum_draws, noise_of(mechanism), arguments).function
-    graphs = pt.stack(noise.parameters), z, chance
-    given = [per_draw(posterior, graph.astype("float64")) for graph in graphs]
-    drawn = np.array(
-        [draw(rng, rows, z, law.trials, p, law.entry) for rows, z, p in zip(*given, strict=True)]
-    )
-    return in_results(posterior, law.name, drawn.reshape(-1, *law.shape), whole=True)
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`."""
+        mechanism, [chance] = rv.owner.op.split(rv.owner.inputs)
+        noise, z = self.standardised(value, mechanism)
+        arguments = "rng, rows, z, trials, chance, entry"
+        draw = _compiled(make_binomial_sum_draws, noise_of(mechanism), arguments).function
+        graphs = pt.stack(noise.parameters), z, chance
+        given = [per_draw(posterior, graph.astype("float64")) for graph in graphs]
+        drawn = np.array(
+            [
+                draw(rng, rows, z, self.trials, p, self.entry)
+                for rows, z, p in zip(*given, strict=True)
+            ]
+        )
+        return in_results(posterior, self.name, drawn.reshape(-1, *self.shape), whole=True)

@@ -11,7 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.draws import per_draw
 from pymc_dp.laws.counts.marginal import log_binomial, log_sum
-from pymc_dp.laws.integrated import Integrated, in_results, recovered
+from pymc_dp.laws.integrated import Integrated, in_results
 from pymc_dp.mechanisms.base import Mechanism
 
 
@@ -65,11 +65,10 @@ class ListedCounts(Integrated):
         """See `Integrated.logp`."""
         return log_sum(self.log_joint(value, mechanism, chance))
 
-
-@recovered.register
-def _recover_listed(law: ListedCounts, rv, value, posterior, rng):
-    mechanism, [chance] = rv.owner.op.split(rv.owner.inputs)
-    joint = per_draw(posterior, law.log_joint(value, mechanism, chance))
-    # By Gumbel noise the largest is a draw.
-    k = np.argmax(joint + rng.gumbel(size=joint.shape), axis=1)
-    return in_results(posterior, law.name, law.states[k])
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`."""
+        mechanism, [chance] = rv.owner.op.split(rv.owner.inputs)
+        joint = per_draw(posterior, self.log_joint(value, mechanism, chance))
+        # By Gumbel noise the largest is a draw.
+        k = np.argmax(joint + rng.gumbel(size=joint.shape), axis=1)
+        return in_results(posterior, self.name, self.states[k])

@@ -20,9 +20,11 @@ from pytensor.gradient import disconnected_grad
 from pytensor.scalar import basic as ps
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels.functions.count_masses import log_binomial as binomial_kernel
-from pymc_dp.laws.integrated import Integrated
+from pymc_dp.laws.counts.density import compile_noise
+from pymc_dp.laws.integrated import Integrated, in_results
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.counts import CountStatistic
 
@@ -92,3 +94,22 @@ class OnesAmongRecords(Integrated):
         """See `Integrated.logp`."""
         counts = pt.arange(self.n + 1)
         return log_sum(log_binomial(counts, self.n, p) + self.log_eta(counts, value, mechanism))
+
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`: the number of ones."""
+        mechanism, [p] = rv.owner.op.split(rv.owner.inputs)
+        counts, rows = pt.dvector("counts"), pt.lvector("rows")
+        log_eta = self.log_eta(counts[1:], value, mechanism)[0]
+        noise = compile_noise(log_eta, counts, rows, np.empty((0, 2)))
+        probabilities = per_draw(posterior, p)
+        drawn = np.empty(probabilities.size, dtype="int64")
+        data = noise.read({})
+        state = np.array([self.n - self.n // 2, self.n // 2], dtype=float)
+        for i, chance in enumerate(probabilities):
+            weights = np.array([1.0 - chance, chance])
+            if not noise.draw(rng, state, weights, False, False, data):
+                raise ValueError(
+                    f"{self.names[0]!r} cannot be drawn: no count explains the release"
+                )
+            drawn[i] = state[1]
+        return in_results(posterior, self.names[0], drawn)

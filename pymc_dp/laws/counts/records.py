@@ -25,12 +25,10 @@ from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
-from pymc_dp.laws.counts.density import compile_noise
 from pymc_dp.laws.counts.marginal import OnesAmongRecords
-from pymc_dp.laws.integrated import in_results, integrated_release, recovered
+from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.laws.tails import log_between
@@ -305,22 +303,3 @@ def _read_release(release, records, n, cells, column, codes=None) -> CountStatis
             f"the statistic of the release {release.name!r} is no function of the counts of "
             f"{records.name!r}: {error}"
         ) from None
-
-
-@recovered.register
-def _recover_counts(law: OnesAmongRecords, rv, value, posterior, rng):
-    """Draw the number of ones given p and the release, exactly."""
-    mechanism, [p] = rv.owner.op.split(rv.owner.inputs)
-    counts, rows = pt.dvector("counts"), pt.lvector("rows")
-    log_eta = law.log_eta(counts[1:], value, mechanism)[0]
-    noise = compile_noise(log_eta, counts, rows, np.empty((0, 2)))
-    probabilities = per_draw(posterior, p)
-    drawn = np.empty(probabilities.size, dtype="int64")
-    data = noise.read({})
-    state = np.array([law.n - law.n // 2, law.n // 2], dtype=float)
-    for i, chance in enumerate(probabilities):
-        weights = np.array([1.0 - chance, chance])
-        if not noise.draw(rng, state, weights, False, False, data):
-            raise ValueError(f"{law.names[0]!r} cannot be drawn: no count explains the release")
-        drawn[i] = state[1]
-    return in_results(posterior, law.names[0], drawn)

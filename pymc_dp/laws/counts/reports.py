@@ -41,7 +41,7 @@ from pymc_dp.graphs.questions import (
     valued,
 )
 from pymc_dp.laws.counts.marginal import _NEVER, _TINY, log_sum
-from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
+from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.cells import (
@@ -266,6 +266,28 @@ class ReportedRecords(Integrated):
             joint = joint + (pt.log(pt.maximum(each, _TINY)) + top.dimshuffle(1, 0, 2)).sum(axis=-1)
         return joint
 
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`: rows with equal reports are exchangeable."""
+        if not self.names:
+            return super().recovered(rv, value, posterior, rng)
+        mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+        states, values, rest = self.split(parameters)
+        patterns = self.patterns(value, mechanism, rest)
+        graph = self.log_joint(states, values, patterns, *self.log_reports(patterns))
+        joint = per_draw(posterior, graph)
+        chance = np.exp(joint - joint.max(axis=-1, keepdims=True))
+        chance /= chance.sum(axis=-1, keepdims=True)
+        times = np.asarray(known_value(pt.as_tensor(patterns.times))).astype(int)
+        drawn = rng.multinomial(times, chance)  # (draws, patterns, states)
+        if patterns.cells is None:
+            counts = drawn.sum(axis=2)
+        else:
+            counts = np.zeros((len(drawn), self.cells, drawn.shape[-1]), dtype=int)
+            np.add.at(counts, (np.arange(len(drawn))[:, None], patterns.cells), drawn)
+        [name] = self.names
+        counts = counts[:, 0] if self.cells == 1 else counts
+        return in_results(posterior, name, counts[..., 1] if name.endswith("_count") else counts)
+
 
 def _folded(graph: TensorVariable) -> TensorVariable:
     """Return a graph as a number where it is known."""
@@ -278,30 +300,6 @@ def _scaled(logs: TensorVariable, axis: int) -> tuple[TensorVariable, TensorVari
     top = logs.max(axis=axis, keepdims=True)
     top = pt.switch(top > -np.inf, top, 0.0)
     return _folded(top.squeeze(axis)), _folded(pt.exp(logs - top))
-
-
-@recovered.register
-def _recover_counts(law: ReportedRecords, rv, value, posterior, rng):
-    """Draw the counts of each cell given the reports: rows with equal ones are exchangeable."""
-    if not law.names:
-        return recovered.dispatch(object)(law, rv, value, posterior, rng)
-    mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-    states, values, rest = law.split(parameters)
-    patterns = law.patterns(value, mechanism, rest)
-    graph = law.log_joint(states, values, patterns, *law.log_reports(patterns))
-    joint = per_draw(posterior, graph)
-    chance = np.exp(joint - joint.max(axis=-1, keepdims=True))
-    chance /= chance.sum(axis=-1, keepdims=True)
-    times = np.asarray(known_value(pt.as_tensor(patterns.times))).astype(int)
-    drawn = rng.multinomial(times, chance)  # (draws, patterns, states)
-    if patterns.cells is None:
-        counts = drawn.sum(axis=2)
-    else:
-        counts = np.zeros((len(drawn), law.cells, drawn.shape[-1]), dtype=int)
-        np.add.at(counts, (np.arange(len(drawn))[:, None], patterns.cells), drawn)
-    [name] = law.names
-    counts = counts[:, 0] if law.cells == 1 else counts
-    return in_results(posterior, name, counts[..., 1] if name.endswith("_count") else counts)
 
 
 @SUM_LAWS.register(order=25)

@@ -45,7 +45,7 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
-from pymc_dp.laws.integrated import Integrated, in_results, recovered
+from pymc_dp.laws.integrated import Integrated, in_results
 from pymc_dp.laws.inversion.lattice import excess
 from pymc_dp.laws.inversion.parts import of_each
 from pymc_dp.laws.inversion.summand import Summand
@@ -98,6 +98,7 @@ class Inverted(Integrated):
     public: tuple[TensorVariable, ...]
     shown: Shown
     by_entry = True
+    by_inversion = True
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -180,6 +181,18 @@ class Inverted(Integrated):
         of_each = pt.broadcast_to(record, self.sizes.shape)
         return pt.broadcast_to(self.sizes * self.factor * of_each + self.constant, rv.shape)
 
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`."""
+        mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+        sizes, noisy, given, summand = self.standardised(value, mechanism, parameters)
+        n = np.broadcast_to(sizes, (posterior.sizes["chain"] * posterior.sizes["draw"], sizes.size))
+        sums = draw_sums(self.names[0], rng, posterior, self.law, given, summand, n, noisy)
+        drawn = np.broadcast_to(self.constant.ravel(), (len(n), self.constant.size)).copy()
+        drawn[:, self.filled] += self.factor.ravel()[self.filled] * sums
+        _, times, added = self.shown
+        drawn = ((drawn - added) / times).reshape(-1, *self.sizes.shape)
+        return in_results(posterior, self.names[0], drawn)
+
 
 def sum_given(name: str, rng, summand: Summand, law, n, *noisy) -> float:
     """Draw a sum of n records given its release, of this name; see `kernels.inversion.draws`.
@@ -212,16 +225,3 @@ def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, giv
             if n[i, j]:
                 found[i, j] = sum_given(name, rng, summand, of_one, n[i, j], z, b, sd)
     return found
-
-
-@recovered.register
-def _recover(law: Inverted, rv, value, posterior, rng):
-    mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-    sizes, noisy, given, summand = law.standardised(value, mechanism, parameters)
-    n = np.broadcast_to(sizes, (posterior.sizes["chain"] * posterior.sizes["draw"], sizes.size))
-    sums = draw_sums(law.names[0], rng, posterior, law.law, given, summand, n, noisy)
-    drawn = np.broadcast_to(law.constant.ravel(), (len(n), law.constant.size)).copy()
-    drawn[:, law.filled] += law.factor.ravel()[law.filled] * sums
-    _, times, added = law.shown
-    drawn = ((drawn - added) / times).reshape(-1, *law.sizes.shape)
-    return in_results(posterior, law.names[0], drawn)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
 from pytensor.tensor.random.basic import NormalRV
 
+from pymc_dp.graphs.draws import as_row, per_draw
 from pymc_dp.graphs.ops import Placement
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.moments import feasible
-from pymc_dp.laws.integrated import Integrated
+from pymc_dp.laws.integrated import Integrated, in_results
 from pymc_dp.laws.kernel_call import KernelCall, doubles
 from pymc_dp.laws.one_value import entry
 from pymc_dp.laws.tilting import laplace_log_marginal, log_tilted_mass
@@ -144,6 +146,12 @@ class BoundedMoments(Integrated):
         jacobian = sum(float(np.log(abs(c.mean or c.variance))) for c in self.components)
         return pt.switch(law_feasible, logp - jacobian, -np.inf)
 
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`."""
+        mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+        moments = self.problem(value, mechanism, *parameters)
+        return draw_moments(self.names, moments, self.n, self.bounds, posterior, rng)
+
     def _log_mean_mass(self, mechanism, m, v, lam, tau, z, low, high):
         """Log integral of Normal(y | m, v) eta(z | y) over [low, high]."""
         released = any(c.mean for c in self.components)
@@ -169,3 +177,25 @@ def _log_noise(lam, tau, z, s):
     laplace = pt.log(pt.switch(lam > 0, lam, 2.0) / 2) - lam * pt.abs(z - s)
     gaussian = pt.log(pt.switch(tau > 0, tau, 2 * np.pi) / (2 * np.pi)) / 2 - tau * (z - s) ** 2 / 2
     return laplace + gaussian
+
+
+def draw_moments(names, moments, n, bounds, posterior, rng) -> dict[str, Any]:
+    """Draw mean and variance of bounded records given their releases, at each posterior draw.
+
+    `moments` is what `BoundedMoments.problem` returns.
+    """
+    rows = per_draw(posterior, as_row(*moments))
+    rows = np.ascontiguousarray(rows[..., 0])
+    drawn = _draw_each(rng, float(n), float(bounds[0]), float(bounds[1]), rows)
+    mean, variance = names
+    return in_results(posterior, mean, drawn[:, 0]) | in_results(posterior, variance, drawn[:, 1])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _draw_each(rng, n, lower, upper, rows):
+    out = np.empty((rows.shape[0], 2))
+    for i in range(rows.shape[0]):
+        m, v, lam1, tau1, z1, lam2, tau2, z2 = rows[i]
+        problem, _ = feasible.make_problem(n, m, v, lam1, tau1, z1, lam2, tau2, z2, lower, upper)
+        out[i] = feasible.draw_feasible(rng, problem)
+    return out

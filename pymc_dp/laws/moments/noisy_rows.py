@@ -23,7 +23,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import known_shape, lengths, nearest_rvs
-from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
+from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.laws.sum_law import LAST_RESORTS, SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.arguments import as_float
@@ -172,32 +172,35 @@ class NoisyRows(Integrated):
         """See `Integrated.cost`."""
         return {"rows with noise": entries}
 
-
-@recovered.register
-def _recover_rows(law: NoisyRows, rv, value, posterior, rng):
-    if not law.records:
-        return {}
-    mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-    *_, (*_, columns) = law.observed(value, mechanism, *parameters)
-    graphs, published = columns.entries, dict(law.published)
-    seen = {v: published[v.name] for v in nearest_rvs(graphs) if v.name in published}
-    drawn = np.empty((posterior.sizes["chain"] * posterior.sizes["draw"], law.shape[0], law.width))
-    for rows, entries in zip(
-        drawn, each_draw(posterior, graph_replace(graphs, seen, strict=False)), strict=True
-    ):
-        columns = Columns.of(entries, law.width)
-        for j in range(law.width):
-            mean, with_each = columns.of_sum(np.eye(law.width)[j])
-            variance = np.maximum(with_each[j], 0.0)
-            residual = np.sqrt(variance) * rng.standard_normal(law.shape[0])
-            rows[:, j] = mean + residual
-            gain = np.divide(1.0, variance, out=np.zeros(np.shape(variance)), where=variance > 0)
-            columns = columns.given(gain, residual, with_each)
-    ends = np.cumsum([np.prod(shape[1:], dtype=int) for _, shape in law.records])[:-1]
-    found: dict[str, Any] = {}
-    for (name, shape), own in zip(law.records, np.split(drawn, ends, axis=-1), strict=True):
-        found |= in_results(posterior, name, own.reshape(-1, *shape))
-    return found
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`."""
+        if not self.records:
+            return {}
+        mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+        *_, (*_, columns) = self.observed(value, mechanism, *parameters)
+        graphs, published = columns.entries, dict(self.published)
+        seen = {v: published[v.name] for v in nearest_rvs(graphs) if v.name in published}
+        drawn = np.empty(
+            (posterior.sizes["chain"] * posterior.sizes["draw"], self.shape[0], self.width)
+        )
+        for rows, entries in zip(
+            drawn, each_draw(posterior, graph_replace(graphs, seen, strict=False)), strict=True
+        ):
+            columns = Columns.of(entries, self.width)
+            for j in range(self.width):
+                mean, with_each = columns.of_sum(np.eye(self.width)[j])
+                variance = np.maximum(with_each[j], 0.0)
+                residual = np.sqrt(variance) * rng.standard_normal(self.shape[0])
+                rows[:, j] = mean + residual
+                gain = np.divide(
+                    1.0, variance, out=np.zeros(np.shape(variance)), where=variance > 0
+                )
+                columns = columns.given(gain, residual, with_each)
+        ends = np.cumsum([np.prod(shape[1:], dtype=int) for _, shape in self.records])[:-1]
+        found: dict[str, Any] = {}
+        for (name, shape), own in zip(self.records, np.split(drawn, ends, axis=-1), strict=True):
+            found |= in_results(posterior, name, own.reshape(-1, *shape))
+        return found
 
 
 @SUM_LAWS.register(order=48)

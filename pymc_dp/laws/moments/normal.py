@@ -14,7 +14,7 @@ from scipy import linalg
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import known_shape
-from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
+from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.reading.model import release_mechanism
@@ -63,6 +63,17 @@ class NormalStatistics(Integrated):
         """See `Integrated.support_point`."""
         return mean.reshape(self.shape)
 
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`."""
+        mechanism, [mean, factor, *variances] = rv.owner.op.split(rv.owner.inputs)
+        noise = self.noise_variances(mechanism, *variances)
+        times, added = map(np.asarray, self.public)
+        drawn = [
+            (conditional(z, m, f, w, rng.standard_normal(f.shape[1] + w.size)) - added) / times
+            for z, m, f, w in each_draw(posterior, [value.ravel(), mean, factor, noise])
+        ]
+        return in_results(posterior, self.names[0], np.reshape(drawn, (-1, *self.shape)))
+
 
 def conditional(z, mean, factor, variances, normal) -> np.ndarray:
     r"""Draw jointly Normal statistics given their release, from standard Normal numbers.
@@ -75,18 +86,6 @@ def conditional(z, mean, factor, variances, normal) -> np.ndarray:
     gap = z - own - np.sqrt(variances) * normal[columns:]
     covariance = factor @ factor.T
     return own + covariance @ linalg.solve(covariance + np.diag(variances), gap, assume_a="pos")
-
-
-@recovered.register
-def _recover_normal(law: NormalStatistics, rv, value, posterior, rng):
-    mechanism, [mean, factor, *variances] = rv.owner.op.split(rv.owner.inputs)
-    noise = law.noise_variances(mechanism, *variances)
-    times, added = map(np.asarray, law.public)
-    drawn = [
-        (conditional(z, m, f, w, rng.standard_normal(f.shape[1] + w.size)) - added) / times
-        for z, m, f, w in each_draw(posterior, [value.ravel(), mean, factor, noise])
-    ]
-    return in_results(posterior, law.names[0], np.reshape(drawn, (-1, *law.shape)))
 
 
 def normal_release(

@@ -18,7 +18,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import known_shape, power_law
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.integrated import integrated_release
-from pymc_dp.laws.moments.feasible import BoundedMoments
+from pymc_dp.laws.moments.feasible import BoundedMoments, draw_moments, moment_noises, of_both
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, in_words
 from pymc_dp.mechanisms.base import has_continuous_rates
@@ -104,6 +104,27 @@ class OneColumn(SumLaw):
                 n=column.n,
             )
         return change
+
+    def recovered(self, posterior, rng):
+        """See `SumLaw.recovered`: mean and variance of bounded records depend on each other."""
+        noises: dict[str, tuple] = {}
+        column = self.column
+        if column.bounds is None:
+            return None
+        if set(self.names) & set(posterior):
+            return {}
+        for release in column.releases:
+            value = self.reading.model.rvs_to_values[release.rv]
+            entries, stacked = release.mean_and_variance(), release.rv.type.ndim == 1
+            released = moment_noises(entries, release.mechanism, value, stacked)
+            if set(released) & set(noises):
+                raise Declined(
+                    f"a moment of {column.name!r} is released twice: sample with "
+                    f"rung='statistics', which keeps the statistics"
+                )
+            noises |= released
+        moments = column.mean, column.variance, *of_both(noises)
+        return draw_moments(self.names, moments, column.n, column.bounds, posterior, rng)
 
     def integrated(self):
         """Integrate the sample mean and variance out, too."""

@@ -67,6 +67,16 @@ class JointRows(SumLaw):
     reading: Reading
     rows: Rows
 
+    def recovered(self, posterior, rng):
+        """See `SumLaw.recovered`: the statistics of rows are sampled, not drawn afterwards."""
+        name = f"{self.rows.name}_mean"
+        if name not in posterior:
+            raise ValueError(
+                f"the statistics of the rows are part of a result that was sampled on them: "
+                f"this one has no {name!r}. Sample with rung='statistics'"
+            )
+        return {}
+
     def notes(self):
         """See `SumLaw.notes`."""
         known, rows = self._published(), self.rows

@@ -21,7 +21,7 @@ from scipy import special
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import is_itself, lengths, nearest_rvs
-from pymc_dp.laws.integrated import Integrated, in_results, integrated_release, recovered
+from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.moments.latents import row_latents
 from pymc_dp.laws.moments.sums import ExactLatents, column_products
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
@@ -69,21 +69,21 @@ class OneOfSeveral(Integrated):
         """See `Integrated.logp`."""
         return pt.logsumexp(self.each(value, mechanism, *parameters))
 
-
-@recovered.register
-def _recover_number(law: OneOfSeveral, rv, value, posterior, rng):
-    mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-    each = law.each(value, mechanism, *parameters)
-    log = np.array([own for [own] in each_draw(posterior, [each])])
-    drawn = np.argmax(log + rng.gumbel(size=log.shape), axis=1)
-    return in_results(posterior, law.names[0], np.array(law.numbers)[drawn], whole=True)
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`."""
+        mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+        each = self.each(value, mechanism, *parameters)
+        log = np.array([own for [own] in each_draw(posterior, [each])])
+        drawn = np.argmax(log + rng.gumbel(size=log.shape), axis=1)
+        return in_results(posterior, self.names[0], np.array(self.numbers)[drawn], whole=True)
 
 
 @SUM_LAWS.register(order=6)
 @dataclass(frozen=True, eq=False)
 class CountedRows(SumLaw):
-    """Normal rows of one unknown number."""
+    """Normal rows of one unknown number, which alone is summed over."""
 
+    recovered_on = "statistics"
     reading: Reading
     number: TensorVariable
     rvs: tuple[TensorVariable, ...]

@@ -32,13 +32,14 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import noticed_function
-from pymc_dp.laws import find_pair
+from pymc_dp.laws import draw_by_pair, find_pair
 from pymc_dp.laws.families.closed import sum_of
-from pymc_dp.laws.integrated import Integrated
+from pymc_dp.laws.integrated import Integrated, in_results
 from pymc_dp.laws.inversion.lattice import excess
-from pymc_dp.laws.inversion.law import log_densities
+from pymc_dp.laws.inversion.law import draw_sums, log_densities
 from pymc_dp.laws.inversion.summand import Summand
 from pymc_dp.laws.mean_variance import mean_variance
 from pymc_dp.laws.mixture import split_by
@@ -256,6 +257,12 @@ class OfUnknownSize(Integrated):
     by_entry = True
 
     @property
+    def by_inversion(self) -> bool:  # type: ignore[override]
+        """See `Integrated`."""
+        summed = self.records.summand is not None and self.entries[-1].summed.all()
+        return self.elementwise and bool(summed)
+
+    @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
         """See `Integrated`."""
         return (self.number, *self.shown) if self.number else tuple(self.shown)
@@ -437,6 +444,76 @@ class OfUnknownSize(Integrated):
         if self.is_summed:
             rng, total = self.records.draw(rng, n, record)
         return rng, self.entries[-1].of(n, total)
+
+    def recovered(self, rv, value, posterior, rng):
+        """See `Integrated.recovered`."""
+        if not self.names:
+            return {}  # it comes with the last of the releases
+        mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
+        summed, chance = self.chances(value, mechanism, *parameters)
+        with np.errstate(divide="ignore"):
+            weights = np.log(np.maximum(per_draw(posterior, chance), 0.0))
+        # By Gumbel noise the largest is a draw.
+        k = np.argmax(weights + rng.gumbel(size=weights.shape), axis=-1)
+        n = self.windows.first + k
+        found: dict = {}
+        if self.number is not None:
+            found |= in_results(posterior, self.number, n.reshape(-1, *self.shape))
+        if not self.shown:
+            return found
+        _, record, _ = self.split(parameters)
+        sums = np.zeros((len(n), self.entries[0].sums.type.shape[0]))
+        for at, z, own, constant, slope, place in summed:
+            numbers = constant[np.arange(at.size), k[:, at]], slope[np.arange(at.size), k[:, at]]
+            sums[:, place] = self._totals(
+                posterior, rng, n[:, at], *numbers, z, own, [p[at] for p in record]
+            )  # fmt: skip
+        for name, what in self.shown.items():
+            if isinstance(what, Part):
+                drawn = (sums[:, what.place] - n[:, what.place] * what.added) / what.factor
+            else:
+                entries = self.entries[what]
+                constant, slope = (
+                    numbers[np.arange(entries.group.size), k[:, entries.group]]
+                    for numbers in self.numbers[what]
+                )
+                drawn = (constant + slope * sums[:, entries.place]).reshape(-1, *entries.shape)
+            whole = self.records.summand is None and not self.records.law.dtype.startswith("float")
+            found |= in_results(posterior, name, drawn, whole=whole)
+        return found
+
+    def _totals(self, posterior, rng, n, constant, slope, z, mechanism, record):
+        """Draw the sums over records whose numbers were drawn, given their release.
+
+        `n` and what follows have a row for each draw and a column for each group.
+        """
+        records = self.records
+        alone = (n == 0) | (slope == 0) | ~np.isfinite(slope)
+        slope, constant = np.where(alone, 1.0, slope), np.where(alone, 0.0, constant)
+        times = [pt.vector(dtype="float64", shape=n.shape[1:]) for _ in range(2)]
+        given = {times[0]: constant, times[1]: slope}
+        if records.summand is None:
+            numbers = pt.vector(dtype="int64", shape=n.shape[1:])
+            noise = mechanism.with_parameters(*(p / pt.abs(times[1]) for p in mechanism.parameters))
+            sums, own = sum_of(records.law, numbers, *record)
+            pair = find_pair(sums, noise)
+            row = (
+                (z - times[0]) / times[1],
+                *noise.parameters,
+                -np.inf,
+                np.inf,
+                *pair.parameters(*own),
+            )
+            given = {numbers: np.maximum(n, 1), **given}
+            drawn = draw_by_pair(pair, row, n.shape[1:], posterior, rng, given)
+            return np.where(alone, 0.0, drawn)
+        noise = records.summand.noise_parts(mechanism)
+        noisy = [(z - times[0]) / times[1], *(part / abs(times[1]) for part in noise)]
+        doubles = [p.astype("float64") for p in record]
+        return draw_sums(
+            self.names[-1], rng, posterior, records.law, doubles, records.summand,
+            np.where(alone, 0, n), noisy, given,
+        )  # fmt: skip
 
 
 def log_prior(op: RandomVariable, parameters: Sequence, sizes: TensorVariable) -> TensorVariable:
