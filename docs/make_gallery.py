@@ -17,10 +17,10 @@ import pytensor.tensor as pt
 
 import pymc_dp as dp
 from pymc_dp.graphs.questions import PLAIN_MODE
-from pymc_dp.laws.inversion.law import Inverted
 from pymc_dp.laws.sum_law import SUM_LAWS
 from pymc_dp.laws.sums import FAMILIES, OfSums
 from pymc_dp.mechanisms import registered_mechanisms
+from pymc_dp.plugins.inversion.law import Inverted
 from pymc_dp.step_methods import STEPS
 
 mpl.use("Agg")  # no window

@@ -13,31 +13,19 @@ from pymc_dp.distributions import (
     Skellam,
     TruncatedGammaMixture,
 )
+from pymc_dp.graphs.registry import offered
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.recover import predict_records, recover
 from pymc_dp.mechanisms import (
     BinomialMechanism,
-    BoundedLaplaceMechanism,
-    CauchyMechanism,
     CustomMechanism,
     DiscreteGaussianMechanism,
-    ExponentialMechanism,
-    FoldedLaplaceMechanism,
     GaussianMechanism,
     GeometricMechanism,
     LaplaceMechanism,
-    NoisyMax,
-    PrivateQuantile,
-    RandomizedResponse,
     RandomRounding,
-    SnappingMechanism,
-    StaircaseMechanism,
-    StudentTMechanism,
-    TulapMechanism,
-    UniformMechanism,
 )
 from pymc_dp.mechanisms.sensitivity import regression_sensitivity
-from pymc_dp.models import poisson_factorization
 from pymc_dp.observation import PrivateObservation
 from pymc_dp.published import Privacy, Release, decorrelate, from_table, thresholds
 from pymc_dp.routes.explain import explain
@@ -46,7 +34,6 @@ from pymc_dp.step_methods import (
     CellGibbs,
     ConjugateGibbs,
     CountGibbs,
-    FactorizationGibbs,
     LaplaceScaleMixtureGibbs,
     RecordMetropolis,
     SkellamBesselGibbs,
@@ -59,6 +46,20 @@ from pymc_dp.step_methods import (
 
 if TYPE_CHECKING:
     from pymc_dp import neural, studies
+    from pymc_dp.plugins.factorization.model import poisson_factorization
+    from pymc_dp.plugins.factorization.step import FactorizationGibbs
+    from pymc_dp.plugins.rare_noise.bounded_laplace import (
+        BoundedLaplaceMechanism,
+        FoldedLaplaceMechanism,
+    )
+    from pymc_dp.plugins.rare_noise.snapping import SnappingMechanism
+    from pymc_dp.plugins.rare_noise.staircase import StaircaseMechanism, TulapMechanism
+    from pymc_dp.plugins.rare_noise.student_t import CauchyMechanism, StudentTMechanism
+    from pymc_dp.plugins.rare_noise.uniform import UniformMechanism
+    from pymc_dp.plugins.reports.mechanism import RandomizedResponse
+    from pymc_dp.plugins.selections.noisy_max import NoisyMax
+    from pymc_dp.plugins.selections.private_quantile import PrivateQuantile
+    from pymc_dp.plugins.selections.selection import ExponentialMechanism
     from pymc_dp.studies.plots import plot_privacy
     from pymc_dp.studies.release_plot import plot_release
 
@@ -120,7 +121,8 @@ __all__ = [
     "thresholds",
 ]
 
-# Imported when they are first asked for: with them come matplotlib, nutpie and joblib.
+# Imported when they are first asked for, as what plugins offer is: with these come matplotlib,
+# nutpie and joblib.
 _LAZY = {
     "neural": "neural",
     "plot_privacy": "studies.plots",
@@ -133,11 +135,12 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         module = import_module(f"{__name__}.{_LAZY[name]}")
         return getattr(module, name, module)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return offered(name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *__all__})
 
 
+import_module(f"{__name__}.plugins")
 register_steps()

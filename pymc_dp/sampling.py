@@ -18,8 +18,7 @@ from pymc_dp.graphs.interrupts import interruptible
 from pymc_dp.graphs.stages import Stages
 from pymc_dp.ladder.collapse import gone_names, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
-from pymc_dp.laws.moments.clt import read_moments
-from pymc_dp.laws.sum_law import notes
+from pymc_dp.laws.sum_law import APPROXIMATIONS, notes
 from pymc_dp.mechanisms.base import check_attainable
 from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.kept import kept
@@ -202,8 +201,8 @@ def _by_best_route(
     options: dict[str, Any] = {} if approximate is None else {"moments": moments}
     if approximate is None and moments is not None:
         raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
-    if moments is not None and not isinstance(moments, str):
-        read_moments(moments)  # what is wrong with them is wrong on every route
+    if approximate is not None and moments is not None and not isinstance(moments, str):
+        APPROXIMATIONS[approximate](moments)  # what is wrong with them is wrong on every route
     records = {rv.name for rv in privatized(reading)}
     if kwargs.get("step") is not None:
         reading = Reading(model)  # they are of its variables

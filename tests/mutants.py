@@ -132,7 +132,7 @@ MUTANTS = {
         "tests/conformance/test_readings.py",
     ),
     "Jacobian of a turn": Mutant(
-        "pymc_dp/kernels/moments/regression_chain.py",
+        "pymc_dp/plugins/regression/kernels/chain.py",
         "return 0.5 * (c[-1] - out[-1])",
         "return 0.0",
         f"{GEWEKE_CHAINS}[exact regression: ridges]",
@@ -174,7 +174,7 @@ MUTANTS = {
         f"{GEWEKE_STEPS}[ConjugateGibbs: some families]",
     ),
     "half of a shape of a factor": Mutant(
-        "pymc_dp/kernels/counts/factorization.py",
+        "pymc_dp/plugins/factorization/kernels.py",
         "rng.standard_gamma(shape[d, k] + row[k])",
         "rng.standard_gamma(shape[d, k] + 0.5 * row[k])",
         f"{GEWEKE_STEPS}[FactorizationGibbs: released]",
@@ -276,10 +276,10 @@ MUTANTS = {
         "tests/conformance/test_sum_laws.py",
     ),
     "equal reports": Mutant(
-        "pymc_dp/laws/counts/reports.py",
+        "pymc_dp/plugins/reports/law.py",
         "total = (times * pt.log(chance)).sum()",
         "total = pt.log(chance).sum()",
-        "tests/laws/counts/test_reports.py",
+        "tests/plugins/reports/test_law.py",
     ),
     "sum of Gamma records": Mutant(
         "pymc_dp/laws/families/closed.py",
@@ -318,7 +318,7 @@ MUTANTS = {
         "tests/conformance/test_sum_laws.py::test_draws_of_the_marginal_are_releases",
     ),
     "sizes of inverted groups": Mutant(
-        "pymc_dp/laws/inversion/law.py",
+        "pymc_dp/plugins/inversion/law.py",
         "sum_given(name, rng, summand, of_one, n[i, j], z, b, sd)",
         "sum_given(name, rng, summand, of_one, n[i, j] + 1, z, b, sd)",
         "tests/conformance/test_sum_laws.py",
@@ -360,22 +360,22 @@ MUTANTS = {
         "tests/mechanisms/test_enumerated.py",
     ),
     "quantile at which noise is cut": Mutant(
-        "pymc_dp/mechanisms/staircase.py",
+        "pymc_dp/plugins/rare_noise/staircase.py",
         "+ 0.5 * self._cut",
         "+ self._cut",
-        "tests/mechanisms/test_more_noise.py",
+        "tests/plugins/rare_noise/test_more_noise.py",
     ),
     "mirror image": Mutant(
-        "pymc_dp/mechanisms/bounded_laplace.py",
+        "pymc_dp/plugins/rare_noise/bounded_laplace.py",
         "(a - self.lower) + (s - self.lower), b - a",
         "(a - self.lower) + (self.upper - s), b - a",
-        "tests/mechanisms/test_more_noise.py",
+        "tests/plugins/rare_noise/test_more_noise.py",
     ),
     "standard deviation of heavy noise": Mutant(
-        "pymc_dp/mechanisms/student_t.py",
+        "pymc_dp/plugins/rare_noise/student_t.py",
         "sd * np.sqrt((df - 2.0) / df)",
         "sd * np.sqrt(df / (df + 2.0))",
-        "tests/mechanisms/test_more_noise.py",
+        "tests/plugins/rare_noise/test_more_noise.py",
     ),
     "normaliser of the geometric": Mutant(
         "pymc_dp/mechanisms/geometric.py",

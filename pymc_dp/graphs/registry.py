@@ -52,6 +52,30 @@ class Registry[K: Hashable, T](Mapping[K, T]):
 
 
 def load(package: str) -> None:
-    """Import every module of a package, so that what each has to register is there."""
+    """Import every module of a package, so that what each registers is there."""
     for module in walk_packages(import_module(package).__path__, package + "."):
         import_module(module.name)
+
+
+_OFFERED: dict[str, str] = {}  # public names, and the modules that they are imported from
+
+
+def offer(package: str, **names: str) -> None:
+    """Say which module of a package, a plugin, has a public name of `pymc_dp`.
+
+    It is imported when the name is first asked for.
+    """
+    _OFFERED.update({name: f"{package}.{module}" for name, module in names.items()})
+
+
+def offered(name: str) -> Any:
+    """Import what a plugin offers under a name; an AttributeError where none does."""
+    if name not in _OFFERED:
+        raise AttributeError(f"pymc_dp has no {name!r}: no plugin offers it")
+    return getattr(import_module(_OFFERED[name]), name)
+
+
+def import_offered() -> None:
+    """Import all that plugins offer, so that what each has to register is there."""
+    for module in dict.fromkeys(_OFFERED.values()):
+        import_module(module)

@@ -113,6 +113,8 @@ class SumLaw(ABC):
 
 
 SUM_LAWS: Registry[type[SumLaw], type[SumLaw]] = Registry()
+APPROXIMATIONS: Registry[str, Callable[[Any], Any]] = Registry()
+"""By the name of an approximation, what checks its ``moments=``."""
 LAST_RESORTS: Registry[str, Callable[[Reading, Block], Change]] = Registry()
 """What integrates records out where their law has no marginal; asked one after the other."""
 

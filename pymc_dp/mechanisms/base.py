@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import pytensor.tensor as pt
@@ -14,7 +14,7 @@ from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.held import Coords
 from pymc_dp.graphs.questions import known_value, may_broadcast
-from pymc_dp.graphs.registry import Registry
+from pymc_dp.graphs.registry import Registry, import_offered
 from pymc_dp.mechanisms.arguments import as_float, as_number, first_bad
 from pymc_dp.mechanisms.html import html_table
 from pymc_dp.mechanisms.law import ReleaseLaw
@@ -64,6 +64,9 @@ class Mechanism(ReleaseLaw):
     (5,)
     """
 
+    is_channel: ClassVar[bool] = False
+    """Whether it reports categories, each changed at random, of one record each."""
+
     @property
     def takes_whole(self) -> bool:
         """Whether a statistic that is no whole number rules out releases that are."""
@@ -88,6 +91,16 @@ class Mechanism(ReleaseLaw):
     def has_gap(self) -> bool:
         """Whether values between two that can be published cannot be, as they are withheld."""
         return False
+
+    def work(self, candidates: int) -> int:
+        """How many numbers a density goes through, of a statistic of this length.
+
+        Parameters
+        ----------
+        candidates : int
+            Length of the statistic's last axis.
+        """
+        return candidates
 
     @property
     def rates(self) -> tuple[TensorVariable, TensorVariable] | None:
@@ -463,14 +476,15 @@ def register_mechanism(
 
 
 def registered_mechanisms() -> tuple[type[Mechanism], ...]:
-    """Return the registered mechanism classes, in the order of their registration."""
+    """Return the registered mechanism classes, those of plugins last."""
+    import_offered()
     return tuple(MECHANISMS)
 
 
 def mechanism_examples() -> Iterator[MechanismExample]:
     """Yield the examples of every registered mechanism."""
-    for examples in MECHANISMS.values():
-        yield from examples()
+    for cls in registered_mechanisms():
+        yield from MECHANISMS[cls]()
 
 
 def wrong_scales(mechanism: Mechanism, names: Sequence[str]) -> str | None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pymc_dp import mechanisms as own
-from pymc_dp.mechanisms import Mechanism, RandomizedResponse
+from pymc_dp.mechanisms import Mechanism
 from pymc_dp.published.privacy import Privacy
 from pymc_dp.published.tables import chosen, keyed, positions
 
@@ -194,12 +194,15 @@ def _bits(value: Any) -> np.ndarray:
 # What adds no noise to numbers, with the mechanism and the value as it is published here: labels
 # become positions. Of bits each is with probability f one that was drawn.
 _ANSWERS: dict[str, Callable[[Mapping[str, Any], Any], tuple[Mechanism, Any]]] = {
-    "make_randomized_response_bool": lambda a, z: (RandomizedResponse(a["prob"]), z),
+    "make_randomized_response_bool": lambda a, z: (own.RandomizedResponse(a["prob"]), z),
     "make_randomized_response": lambda a, z: (
-        RandomizedResponse(a["prob"], len(a["categories"])),
+        own.RandomizedResponse(a["prob"], len(a["categories"])),
         positions(_WHO, a["categories"], z),
     ),
-    "make_randomized_response_bitvec": lambda a, z: (RandomizedResponse(1 - a["f"] / 2), _bits(z)),
+    "make_randomized_response_bitvec": lambda a, z: (
+        own.RandomizedResponse(1 - a["f"] / 2),
+        _bits(z),
+    ),
     "make_noisy_max": _of_scores,
     "make_private_quantile": lambda a, z: (_of_measure(a), positions(_WHO, a["candidates"], z)),
     "make_canonical_noise": lambda a, z: (own.TulapMechanism(*a["d_out"], a["d_in"]), z),

@@ -24,7 +24,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, Unrelated, once
 from pymc_dp.graphs.linear import uses
 from pymc_dp.graphs.questions import depends_on, known_shape, lengths, nearest_rvs
-from pymc_dp.mechanisms import RandomizedResponse, ReportMatrix
 from pymc_dp.reading.model import (
     Reading,
     children,
@@ -227,7 +226,7 @@ def record_groups(reading: Reading) -> list[Block]:
 
 def is_channel(release: TensorVariable) -> bool:
     """Whether a release reports categories, each changed at random."""
-    return isinstance(release_mechanism(release), RandomizedResponse | ReportMatrix)
+    return release_mechanism(release).is_channel
 
 
 def _with_classes(reading: Reading, found: Sequence[TensorVariable]) -> list[Block]:

@@ -63,6 +63,9 @@ class Route:
         Whether some variables get steps of ours, so that it is not for ``nuts_sampler=``.
     usual : mapping, optional
         What it usually costs, to tell what is lost where a word of the model shuts it.
+    chain : callable, optional
+        Reading to a compiled chain that can be run again for other released values, see
+        `studies.chains`.
     careful : float, optional
         How many times faster it has to be than others, as it may mix slowly on other data.
     """
@@ -75,6 +78,7 @@ class Route:
     steps: bool = False
     usual: Mapping[str, float] | None = None
     careful: float = 1.0
+    chain: Callable[[Reading], Any] | None = None
 
     @property
     def usual_rate(self) -> float:

@@ -18,21 +18,21 @@ from pymc_dp.kernels.moments.clt_chain import (
     initial_state,
     run_sweeps,
 )
-from pymc_dp.kernels.moments.clt_law import gaussian_moments
-from pymc_dp.laws.moments.columns import covariate_moments, releases_of_sums
 from pymc_dp.laws.moments.sums import feature_products
-from pymc_dp.reading.columns import Rows
-from pymc_dp.reading.model import Reading
-from pymc_dp.routes import ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, run
-from pymc_dp.routes.priors import ConjugateLaw
-from pymc_dp.routes.regression import (
+from pymc_dp.plugins.regression.columns import covariate_moments, releases_of_sums
+from pymc_dp.plugins.regression.kernels.clt_law import gaussian_moments
+from pymc_dp.plugins.regression.priors import ConjugateLaw
+from pymc_dp.plugins.regression.route import (
     ConjugateRegression,
     box,
     covariate_values,
     covered,
     named_moments,
 )
+from pymc_dp.reading.columns import Rows
+from pymc_dp.reading.model import Reading
+from pymc_dp.routes import ROUTES, Plan, Route
+from pymc_dp.routes.chain import ARGUMENTS, run
 from pymc_dp.step_methods.base import published_values
 
 NAME = "regression by the central limit theorem"

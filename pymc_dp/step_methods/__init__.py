@@ -28,7 +28,6 @@ from pymc_dp.reading.model import (
 from pymc_dp.step_methods.cells import CellGibbs
 from pymc_dp.step_methods.conjugate import ConjugateGibbs
 from pymc_dp.step_methods.counts import CountGibbs, check_count
-from pymc_dp.step_methods.factorization import FactorizationGibbs
 from pymc_dp.step_methods.feasible_slice import FeasibleSlice
 from pymc_dp.step_methods.records import RecordMetropolis
 from pymc_dp.step_methods.registry import STEPS, accepted
@@ -46,7 +45,6 @@ __all__ = [
     "CellGibbs",
     "ConjugateGibbs",
     "CountGibbs",
-    "FactorizationGibbs",
     "FeasibleSlice",
     "LaplaceScaleMixtureGibbs",
     "RecordMetropolis",

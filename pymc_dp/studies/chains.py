@@ -12,8 +12,8 @@ import numpy as np
 import pymc as pm
 
 from pymc_dp.kernels.moments.gaussian_chain import is_feasible
+from pymc_dp.routes import ROUTES, Route
 from pymc_dp.routes.gaussian import GaussianChain
-from pymc_dp.routes.regression import RegressionChain
 from pymc_dp.studies.engines import (
     COMPILED,
     Compiled,
@@ -84,12 +84,18 @@ def gaussian(model: pm.Model) -> Compiled:
     return Compiled(chain.names, sampler, needed=chain.names, release=release)
 
 
-@COMPILED.register()
-def regression(model: pm.Model) -> Compiled:
-    """Read a linear regression with conjugate priors."""
-    chain = RegressionChain.read(with_anything_released(model))
-    names = tuple(rv.name for rv in chain.variables)
-    return Compiled(names, partial(ChainSampler, chain, chain.values))
+def _of_route(route: Route) -> None:
+    @COMPILED.register()
+    def read(model: pm.Model) -> Compiled:
+        assert route.chain is not None
+        chain = route.chain(with_anything_released(model))
+        names = tuple(rv.name for rv in chain.variables)
+        return Compiled(names, partial(ChainSampler, chain, chain.values))
+
+
+for _route in ROUTES:
+    if _route.chain is not None:
+        _of_route(_route)
 
 
 def simulate(

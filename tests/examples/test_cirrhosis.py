@@ -6,7 +6,7 @@ from scipy import integrate, stats
 
 from pymc_dp.examples import cirrhosis
 from pymc_dp.kernels.moments.clt_chain import nig_update, onto_cone
-from pymc_dp.kernels.moments.clt_law import cross_products
+from pymc_dp.plugins.regression.kernels.clt_law import cross_products
 from tests.references import references
 
 CASES = references("regression")

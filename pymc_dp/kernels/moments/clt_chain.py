@@ -32,7 +32,8 @@ from pymc_dp.kernels.functions.linear_algebra import (
     times_transposed,
 )
 from pymc_dp.kernels.moments.bounds import central_point, feasible_parameters, feasible_sums
-from pymc_dp.kernels.moments.clt_law import (
+from pymc_dp.kernels.moments.walk import random_size, turn
+from pymc_dp.plugins.regression.kernels.clt_law import (
     cross_products,
     draw_standard_products,
     from_noise,
@@ -45,7 +46,6 @@ from pymc_dp.kernels.moments.clt_law import (
     sum_of_squares,
     to_noise,
 )
-from pymc_dp.kernels.moments.walk import random_size, turn
 
 _ACCEPTED = 0.3  # share of accepted steps that the random walks are tuned to
 _STEPS = 3  # of a random walk in a sweep, besides one for every coefficient

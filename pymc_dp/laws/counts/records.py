@@ -34,7 +34,6 @@ from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.laws.tails import log_between
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.mechanisms.release import apart, release_rv
-from pymc_dp.mechanisms.selection import Selection
 from pymc_dp.reading.columns import column_parameters, only_column
 from pymc_dp.reading.counts import (
     MOST_LISTED,
@@ -153,7 +152,7 @@ class CountedRecords(SumLaw):
                 piece = Piece(self.latent, law, 0, factor, constant)
                 return pieces_release([piece], release, mechanism)
         most = MOST_LISTED
-        if isinstance(mechanism, Selection):
+        if mechanism.statistic_ndim:
             most = min(most, 50 * most // mechanism.work(math.prod(statistic.shape)))
         if self.n > most:
             raise Declined(

@@ -2,6 +2,6 @@
 
 from pymc.distributions.continuous import RiceRV
 
-from pymc_dp.laws.inversion.quadrature import detail
+from pymc_dp.plugins.inversion.quadrature import detail
 
 detail.register(RiceRV, lambda op: 1)

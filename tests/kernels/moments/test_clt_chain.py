@@ -10,8 +10,8 @@ from scipy import stats
 
 from pymc_dp.kernels.functions import linear_algebra
 from pymc_dp.kernels.moments import clt_chain as chain
-from pymc_dp.kernels.moments import clt_law as law
-from pymc_dp.laws.moments.clt import read_moments
+from pymc_dp.plugins.regression.clt import read_moments
+from pymc_dp.plugins.regression.kernels import clt_law as law
 from tests.agreement import has_moments, weighted
 from tests.references import references
 

@@ -9,8 +9,8 @@ import pytest
 from pytensor.compile.mode import Mode
 
 import pymc_dp as dp
+from pymc_dp.plugins.regression.route import covered
 from pymc_dp.reading.model import Reading
-from pymc_dp.routes.regression import covered
 from tests.models import five_sums, refuses, simple_regression
 
 PLAIN = Mode(linker="py", optimizer=None)

@@ -10,9 +10,7 @@ from pytensor.compile.mode import Mode
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.kernels.moments.clt_law import gaussian_moments, row_law
 from pymc_dp.laws.integrated import integrated_release
-from pymc_dp.laws.moments.clt import moment_latents, moment_law, moment_sums, read_moments
 from pymc_dp.laws.moments.latents import Linearised, row_latents
 from pymc_dp.laws.moments.normal import NormalStatistics
 from pymc_dp.laws.moments.sums import (
@@ -22,6 +20,8 @@ from pymc_dp.laws.moments.sums import (
     normal_law,
     normal_sums,
 )
+from pymc_dp.plugins.regression.clt import moment_latents, moment_law, moment_sums, read_moments
+from pymc_dp.plugins.regression.kernels.clt_law import gaussian_moments, row_law
 from tests.agreement import follows, same_law
 from tests.models import five_sums
 from tests.references import references

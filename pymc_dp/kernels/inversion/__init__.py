@@ -1,1 +1,0 @@
-"""The law of a noisy sum, by Fourier inversion."""

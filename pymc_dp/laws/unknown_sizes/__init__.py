@@ -1,1 +1,0 @@
-"""Records of which nobody knows how many there are."""

@@ -1,0 +1,1 @@
+"""Numbers in, numbers out: the densities of sums by inversion."""

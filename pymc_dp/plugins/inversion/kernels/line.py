@@ -1,0 +1,500 @@
+r"""Density of a noisy sum of n independent draws from a law on nodes, by Fourier inversion.
+
+The law of one record's contribution puts mass :math:`w_j` on :math:`h_j` (quadrature nodes and
+atoms). With :math:`M(\tau) = \sum_j w_j e^{\tau h_j}`, noise of cumulant generating function
+:math:`\tfrac12 \sigma^2 \tau^2 - \log(1 - b^2 \tau^2)` and any real t,
+
+.. math::
+
+    p(z) = \frac{1}{2 \pi} \int M(t + iu)^n \,
+        \frac{e^{\sigma^2 (t + iu)^2 / 2}}{1 - b^2 (t + iu)^2} \, e^{-(t + iu) z} \, du
+
+up to the poles :math:`\pm 1/b` that lie between the contour and the imaginary axis. With t at the
+saddlepoint the integrand is largest at u = 0 and nothing cancels, however far z is in a tail
+(Daniels 1954). The midpoint rule with step :math:`2 \pi / P` gives
+:math:`\sum_k (-1)^k p(z + k P) e^{t k P}`: where the sum itself (without the Laplace noise) leaves
+:math:`z \pm P / 2` with probability :math:`e^{-35}` under the tilted law, by Chernoff's bound, the
+other terms are those of the two exponential tails :math:`A_\pm e^{\mp x / b}` with
+:math:`A_\pm = M(\pm 1/b)^n e^{\sigma^2 / 2 b^2} / 2b`, geometric series that add up to
+
+.. math::
+
+    p(z) = T + A_+ e^{-z/b}\, s\{(t - 1/b) P\} + A_- e^{z/b}\, s\{-(t + 1/b) P\},
+    \qquad s(x) = 1 / (1 + e^{-x}) .
+
+This holds on either side of the poles and on them: deep in a tail only a residue is left.
+
+Where h clips, one or two values of a record have mass of their own, and the density has a corner
+wherever all records may have these: the integrand falls off as slowly as the noise's. These sums
+are added one by one, and :math:`M^n - M_0^n` is inverted, :math:`M_0` being their part of M.
+
+Where nobody knows how many records there are, :math:`M^n` is everywhere the generating function
+:math:`G(M) = \sum_n p_n M^n` of their number, which has the window :math:`n_0, n_0 + 1, \dots`
+with any positive :math:`p_n`: one inversion for all of them. A known n is a window of one.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_dp.kernels import jit, njit
+from pymc_dp.kernels.functions.count_masses import log_sigmoid
+from pymc_dp.kernels.linked import V, linked
+from pymc_dp.plugins.inversion.kernels.atoms import few_values
+
+LOG_TINY = 35.0  # aliases are cut at exp(-LOG_TINY)
+LARGEST_TAIL = 1e-15  # tilted mass allowed at the ends where the law was cut
+TOLERANCE = 1e-5  # largest error estimate, relative to the density, that is let through
+MOST_STEPS = 1 << 14
+FEWEST_TERMS = 16  # of an integrand that is cut off: Normal sums, the smoothest, take as many
+_CORNERS = -37.0  # log of the mass of records at atoms alone, above which they are taken apart
+NEGLIGIBLE = 1e-14  # expected number of records at a node that need not be resolved
+COARSER = 0.8  # cut-off of the second sum, whose difference estimates the error of the first
+# Gauss-Legendre with 16 nodes integrates exp(i theta x) over [-1, 1] to 3e-45 theta^32. A panel of
+# all the mass resolves its law and theta = PHASE to 1e-14, one of mass e^-x theta = PHASE + x GAIN.
+PHASE, GAIN = 6.0, 0.4
+
+
+@jit
+def log_mgf(lw, h, t):
+    """Log of sum(exp(lw + t h)) for sum(exp(lw)) = 1, to relative accuracy for small t."""
+    top = -math.inf
+    spread = 0.0
+    for j in range(h.size):
+        spread = max(spread, abs(t * h[j]))
+        top = max(top, lw[j] + t * h[j])
+    total = 0.0
+    if spread < 1.0:
+        for j in range(h.size):
+            total += math.exp(lw[j]) * math.expm1(t * h[j])
+        return math.log1p(total)
+    for j in range(h.size):
+        total += math.exp(lw[j] + t * h[j] - top)
+    return top + math.log(total)
+
+
+@jit
+def tilted(lw, h, t, pi):
+    """Fill pi with the law tilted by t; returns its mean and variance."""
+    top = -math.inf
+    for j in range(h.size):
+        top = max(top, lw[j] + t * h[j])
+    total = mean = 0.0
+    for j in range(h.size):
+        pi[j] = math.exp(lw[j] + t * h[j] - top)
+        total += pi[j]
+    for j in range(h.size):
+        pi[j] /= total
+        mean += pi[j] * h[j]
+    variance = 0.0
+    for j in range(h.size):
+        variance += pi[j] * (h[j] - mean) ** 2
+    return mean, variance
+
+
+@jit
+def numbers(lp, a, omega):
+    """Fill omega with the law of records beyond the first n, each of which counts exp(a).
+
+    Returns the log of its total, its mean and its variance.
+    """
+    if lp.size == 1:
+        omega[0] = 1.0
+        return lp[0], 0.0, 0.0
+    top = -math.inf
+    for k in range(lp.size):
+        omega[k] = lp[k] + k * a
+        top = max(top, omega[k])
+    total = mean = square = 0.0
+    for k in range(lp.size):
+        omega[k] = math.exp(omega[k] - top)
+        total += omega[k]
+        mean += k * omega[k]
+    mean /= total
+    for k in range(lp.size):
+        omega[k] /= total
+        square += omega[k] * (k - mean) ** 2
+    return top + math.log(total), mean, square
+
+
+@jit
+def saddlepoint(lw, h, center, n, lp, zeta, sg2, pi, omega):
+    """Solve K'(t) + sg2 t = zeta, not to the last digit: any contour gives the same integral.
+
+    K is the cumulant generating function of a sum of values h + center, less n center; see `line`.
+    """
+    mean, variance = tilted(lw, h, 0.0, pi)
+    reach = h.max() - h.min()
+    t, lo, hi = 0.0, -math.inf, math.inf
+    for _ in range(60):
+        more = spread = 0.0
+        if lp.size > 1:
+            _, more, spread = numbers(lp, log_mgf(lw, h, t) + center * t, omega)
+        slope = (n + more) * variance + spread * (mean + center) ** 2 + sg2
+        gap = zeta - n * mean - more * (mean + center) - sg2 * t
+        if abs(gap) <= 1e-3 * math.sqrt(slope):
+            break
+        if gap > 0.0:
+            lo = t
+        else:
+            hi = t
+        # The curvature changes once a step moves the weights by some e-folds.
+        longest = (3.0 + abs(t) * reach) / reach
+        step = min(max(gap / slope, -longest), longest) if slope > 0.0 else longest * np.sign(gap)
+        t += step
+        if not lo < t < hi:
+            t = 0.5 * (lo + hi)
+        mean, variance = tilted(lw, h, t, pi)
+    return t
+
+
+@jit
+def within_tails(lw, h, tail, t, pi):
+    """Take t back towards 0 until the ends, where the law was cut, carry no mass."""
+    tilted(lw, h, t, pi)
+    if np.dot(pi, tail) < LARGEST_TAIL:
+        return t
+    inside, outside = 0.0, t
+    for _ in range(12):
+        middle = 0.5 * (inside + outside)
+        tilted(lw, h, middle, pi)
+        if np.dot(pi, tail) < LARGEST_TAIL:
+            inside = middle
+        else:
+            outside = middle
+    return inside
+
+
+@jit
+def log_total(lw, h, center, n, lp, t, omega):
+    """Log of the generating function of the sum, see `saddlepoint`; fills omega as `numbers`."""
+    own = log_mgf(lw, h, t)
+    log_number, more, spread = numbers(lp, own + center * t, omega)
+    return n * own + log_number, more, spread
+
+
+@jit
+def extent(lw, h, center, n, lp, zeta, sg2, t, base, start, sign, omega):
+    """Distance that the tilted sum exceeds with probability e^-35, and Chernoff's exponent."""
+    best, at = math.inf, 0.0
+    for factor in (2.0, 0.5):
+        # The distance is quasiconvex in c: walk up, and down if the first step up is no gain.
+        c = start if factor == 2.0 else 0.5 * start
+        while 1e-6 * start < c < 1e6 * start:
+            s = t + sign * c
+            bound = log_total(lw, h, center, n, lp, s, omega)[0] - base - sign * c * zeta
+            bound += sg2 * (sign * t * c + 0.5 * c * c)
+            distance = (max(bound, 0.0) + LOG_TINY) / c
+            if distance >= best:
+                break
+            best, at = distance, c
+            c *= factor
+    return best, at
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def rotate(c, s, dc, ds, pi):
+    """Advance c + is = exp(ix) - 1 by a step of the frequency; returns the sums under pi.
+
+    Differences from 1 are kept, so that n log(phi) has its digits for any n.
+    """
+    re = im = 0.0
+    for j in range(c.size):
+        cj = c[j] + dc[j] + (c[j] * dc[j] - s[j] * ds[j])
+        sj = s[j] + ds[j] + (s[j] * dc[j] + c[j] * ds[j])
+        c[j] = cj
+        s[j] = sj
+        re += pi[j] * cj
+        im += pi[j] * sj
+    return re, im
+
+
+@jit
+def power(re, im, n):
+    """Log modulus and phase of (1 + re + i im)^n."""
+    return 0.5 * n * math.log1p(re * (2.0 + re) + im * im), n * math.atan2(im, 1.0 + re)
+
+
+@jit
+def generated(omega, n, y):
+    """Add up omega[k] y^k, and (n + k) omega[k] y^k, for abs(y) <= 1."""
+    if omega.size == 1:
+        return complex(1.0, 0.0), complex(n, 0.0)
+    value = slope = complex(0.0, 0.0)
+    for k in range(omega.size - 1, -1, -1):
+        slope = slope * y + value
+        value = value * y + omega[k]
+    return value, n * value + y * slope
+
+
+@jit
+def window(u, cutoff):
+    """Cut-off that changes no smooth part of the density by more than 1e-10."""
+    return 0.5 * math.erfc((u - 0.5 * cutoff) * 9.0 / cutoff)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def accumulate(re, im, c, s, out):
+    """Add the real part of (re + i im) exp(ix) to out."""
+    for j in range(c.size):
+        out[j] += re * (1.0 + c[j]) - im * s[j]
+
+
+@linked(f"UniTuple(f8, 3)({V}, {V}, {V}, {V}, f8, {V}, f8, f8, f8, {V}, {V}, {V})")
+def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
+    """Log density of one noisy sum.
+
+    Parameters
+    ----------
+    lw, h : log masses, normalised, and values.
+    dh : width of the panel that a node belongs to, 0 for an atom.
+    tail : share of a node's mass that lies where the law was cut.
+    n, lp : the least number of records, and the log weights of n, n + 1, ... of them; [0] for a
+        known number.
+    z : released value.
+    b, sg : scale of the Laplace part and standard deviation of the Gaussian part of the noise.
+    grad : filled with the derivatives by lw, which add up to the mean number of records.
+    by_number : filled with the derivatives by lp, which add up to 1.
+    used : filled with the tilts of the laws that the density was computed from, NaN for unused.
+
+    Returns
+    -------
+    log density, its derivative by z, and the estimated relative error.
+    """
+    m = h.size
+    pi, omega = np.empty(m), np.empty(lp.size)
+    center, _ = tilted(lw, h, 0.0, pi)
+    h = h - center
+    zeta = z - n * center
+    sg2 = sg * sg
+    # Log of the two residues, and of how much of each lies on this side of the contour.
+    poles = np.array([1.0, -1.0]) / b if b > 0.0 else np.empty(0)
+    residues, shares = np.empty(poles.size), np.full(poles.size, -math.inf)
+    atoms_share = np.full(poles.size, -math.inf)
+    for i in range(poles.size):
+        r = poles[i]
+        residues[i], _, _ = log_total(lw, h, center, n, lp, r, omega)
+        residues[i] += 0.5 * sg2 * r * r - r * zeta - math.log(2.0 * b)
+
+    used[:] = math.nan
+    exponent, count, step = -math.inf, 0, 0.0
+    t = mean = cutoff = lost = 0.0
+    terms = np.empty((6, MOST_STEPS))
+    powers = np.empty((4, MOST_STEPS if lp.size > 1 else 0), dtype=np.complex128)
+    [atoms] = np.nonzero(dh == 0.0)
+    corners = False
+    most = n + lp.size - 1.0
+    highest, lowest = h.max(), h.min()
+    if sg == 0.0 and zeta >= n * highest + max(0.0, (most - n) * (highest + center)):
+        shares[0] = 0.0
+    elif sg == 0.0 and zeta <= n * lowest + min(0.0, (most - n) * (lowest + center)):
+        shares[1] = 0.0
+    else:
+        t = saddlepoint(lw, h, center, n, lp, zeta, sg2, pi, omega)
+        t = within_tails(lw, h, tail, t, pi)
+        base, more, spread = log_total(lw, h, center, n, lp, t, omega)
+        mean, variance = tilted(lw, h, t, pi)
+        lost = np.dot(pi, tail)
+        exponent = base - t * zeta + 0.5 * sg2 * t * t
+        variance = (n + more) * variance + spread * (mean + center) ** 2
+        start = 8.0 / math.sqrt(variance + sg2)
+        right, c_right = extent(lw, h, center, n, lp, zeta, sg2, t, base, start, 1.0, omega)
+        left, c_left = extent(lw, h, center, n, lp, zeta, sg2, t, base, start, -1.0, omega)
+        period = max(left, right) * (2.0 if b > 0.0 else 1.0)
+        step = 2.0 * math.pi / period
+        for i in range(poles.size):
+            # Beyond Chernoff's exponent the tail of the noise is shorter than that of the sum.
+            if i == 0 and poles[0] - t < c_right:
+                shares[0] = log_sigmoid((t - poles[0]) * period)
+            if i == 1 and t - poles[1] < c_left:
+                shares[1] = log_sigmoid((poles[1] - t) * period)
+        if b == 0.0 or exponent - math.log(2.0 * b) > np.max(residues + shares) - 60.0:
+            log_total(lw, h, center, n, lp, t, omega)
+            at_atoms = math.log(max(pi[atoms].sum(), 1e-300))
+            log_corners = n * at_atoms + numbers(np.log(omega), at_atoms, np.empty(lp.size))[0]
+            corners = b > 0.0 and sg == 0.0 and 0 < atoms.size < min(m, 3)
+            corners = corners and log_corners > _CORNERS
+            delta = zeta - n * mean - sg2 * t
+            own = atoms if corners else atoms[:0]
+            count, cutoff = _fill(
+                h - mean, mean + center, dh, n, omega, pi, t, b, sg2, delta, step, own,
+                log_corners, terms, powers,
+            )  # fmt: skip
+    of_atoms, at_corners, log_corners, slope_corners = np.zeros(2), np.zeros(2), -math.inf, 0.0
+    of_atoms, at_corners = of_atoms[: atoms.size], at_corners[: atoms.size]
+    numbers_of_atoms, numbers_at_corners, log_atoms = np.zeros(lp.size), np.zeros(lp.size), 0.0
+    if corners:
+        log_corners, slope_corners = few_values(
+            lw[atoms], h[atoms], center, n, lp, zeta, b, 0.0, at_corners, numbers_at_corners
+        )
+        log_atoms = lw[atoms].max()
+        log_atoms += math.log(np.exp(lw[atoms] - log_atoms).sum())
+        for i in range(poles.size):  # log of the share of the atoms' part in each
+            part = log_atoms + log_mgf(lw[atoms] - log_atoms, h[atoms], poles[i])
+            part = n * part + numbers(lp, part + center * poles[i], omega)[0]
+            atoms_share[i] = part - log_total(lw, h, center, n, lp, poles[i], omega)[0]
+            residues[i] += math.log(-math.expm1(min(atoms_share[i], -1e-300)))
+
+    # Sum it up relative to the largest part.
+    top = max(exponent, log_corners)
+    for i in range(poles.size):
+        if shares[i] > -math.inf:
+            top = max(top, residues[i] + shares[i])
+    factor = math.exp(exponent - top) * step / math.pi
+    total = coarse = size = slope = 0.0
+    for k in range(count):
+        u = (k + 0.5) * step
+        if cutoff > 0.0:
+            coarse += window(u, COARSER * cutoff) * terms[0, k] if u < COARSER * cutoff else 0.0
+            terms[:, k] *= window(u, cutoff)
+            if lp.size > 1:
+                powers[::2, k] *= window(u, cutoff)
+        total += terms[0, k]
+        slope -= t * terms[0, k] - u * terms[1, k]
+        size += math.hypot(terms[0, k], terms[1, k])
+    # Where the law was cut about as much is missing as is left at the ends.
+    error = factor * size * (1e-14 + most * lost)
+    if cutoff > 0.0:  # of too few terms both sums miss the same
+        error += factor * abs(total - coarse) if count >= FEWEST_TERMS else math.inf
+    total, slope = factor * total, factor * slope
+    grad[:] = 0.0
+    by_number[:] = 0.0
+    if count > 0:
+        used[0] = t
+        _line_gradient(h - mean, pi, step, terms[2:4, :count], grad)
+        if corners:
+            _line_gradient(h[atoms] - mean, pi[atoms], step, terms[4:, :count], of_atoms)
+            for a in range(atoms.size):
+                grad[atoms[a]] -= of_atoms[a]
+        grad *= factor * pi
+        log_total(lw, h, center, n, lp, t, omega)
+        _number_gradient(powers[:2, :count], by_number)
+        if corners:
+            _number_gradient(powers[2:, :count], numbers_of_atoms)
+            by_number -= numbers_of_atoms
+        by_number *= factor * omega
+    for i in range(poles.size):
+        part = math.exp(residues[i] + shares[i] - top)
+        if part > 0.0:
+            tilted(lw, h, poles[i], pi)
+            total += part
+            if part > 1e-12:
+                used[1 + i] = poles[i]
+            slope -= poles[i] * part
+            whole = part / -math.expm1(atoms_share[i])
+            _, more, _ = log_total(lw, h, center, n, lp, poles[i], omega)
+            grad += (n + more) * whole * pi
+            by_number += whole * omega
+            if corners:
+                at_pole = log_atoms + log_mgf(lw[atoms] - log_atoms, h[atoms], poles[i])
+                _, more, _ = numbers(lp, at_pole + center * poles[i], omega)
+                whole *= math.exp(atoms_share[i])
+                for a in atoms:
+                    grad[a] -= (n + more) * whole * math.exp(lw[a] + poles[i] * h[a] - at_pole)
+                by_number -= whole * omega
+            error += part * most * np.dot(pi, tail)
+    if corners:
+        part = math.exp(log_corners - top)
+        total += part
+        slope += part * slope_corners
+        by_number += part * numbers_at_corners
+        for a in range(atoms.size):
+            grad[atoms[a]] += part * at_corners[a]
+    if not total > 0.0:
+        return math.nan, math.nan, math.inf
+    if lp.size == 1:
+        by_number[:] = total
+    grad /= total
+    by_number /= total
+    return top + math.log(total), slope / total, error / total
+
+
+@jit
+def resolved(mass):
+    """Radians across a panel that are resolved if one of its nodes has this mass."""
+    return 2.0 * (PHASE + GAIN * max(0.0, -math.log(16.0 * mass)))
+
+
+@jit
+def _fill(x, mean, dh, n, omega, pi, t, b, sg2, delta, step, own, floor, terms, powers):
+    """Evaluate the integrand, and its derivative by phi, up to where it is negligible.
+
+    The part of the atoms `own` alone is taken from it, and what that is by theirs is kept. A sum
+    over n + k records instead of n adds k times x + mean: `powers` are the integrand of n records,
+    and what one more multiplies it with. `floor` is the log of the mass of atoms alone.
+
+    Returns the number of nodes, and the frequency at which the integrand had to be cut off (0 if
+    it died out).
+    """
+    limit, most = math.inf, n + omega.size - 1.0
+    for j in range(x.size):
+        if dh[j] > 0.0 and most * pi[j] > NEGLIGIBLE:
+            limit = min(limit, resolved(pi[j]) / dh[j])
+    # At a revival of the atoms' phases little more than their own mass remains.
+    dies = floor < -60.0
+    c, s = -2.0 * np.sin(0.25 * step * x) ** 2, np.sin(0.5 * step * x)
+    dc, ds = -2.0 * np.sin(0.5 * step * x) ** 2, np.sin(step * x)
+    re, im = np.dot(pi, c), np.dot(pi, s)
+    size, quiet = 0.0, 0
+    for k in range(terms.shape[1]):
+        u = (k + 0.5) * step
+        if u > limit:
+            return k, u
+        if k > 0:
+            re, im = rotate(c, s, dc, ds, pi)
+        n_re, n_im = 1.0 - b * b * (t * t - u * u), -2.0 * b * b * t * u
+        noise = math.exp(-0.5 * sg2 * u * u) / (n_re * n_re + n_im * n_im)
+        plain = complex(n_re, -n_im) * noise
+        turn = complex(math.cos(u * mean), math.sin(u * mean))
+        value, slope = _term(re, im, n, omega, plain, u * delta, turn, powers[:2], k)
+        terms[2, k], terms[3, k] = slope.real, slope.imag
+        if own.size:
+            o_re, o_im = -1.0, 0.0
+            for j in own:
+                o_re += pi[j] * (1.0 + c[j])
+                o_im += pi[j] * s[j]
+            part, slope = _term(o_re, o_im, n, omega, plain, u * delta, turn, powers[2:], k)
+            terms[4, k], terms[5, k] = slope.real, slope.imag
+            value -= part
+        terms[0, k], terms[1, k] = value.real, value.imag
+        size += abs(value)
+        quiet = quiet + 1 if abs(value) < 1e-17 * size else 0
+        if quiet >= max(8, k // 3) and (
+            dies or floor + math.log(noise * math.hypot(n_re, n_im)) < math.log(1e-17 * size)
+        ):
+            return k + 1, 0.0
+    return terms.shape[1], terms.shape[1] * step
+
+
+@jit
+def _term(re, im, n, omega, noise, angle, turn, powers, place):
+    """Return one value of the integrand for phi = 1 + re + i im, and its derivative by phi."""
+    phi = complex(1.0 + re, im)
+    if abs(phi) < 1e-150:
+        phi, re = complex(1e-150, 0.0), 1e-150 - 1.0
+    modulus, phase = power(re, im, n)
+    value = noise * complex(math.cos(phase - angle), math.sin(phase - angle)) * math.exp(modulus)
+    of_number, slope = generated(omega, n, phi * turn)
+    if omega.size > 1:
+        powers[0, place], powers[1, place] = value, phi * turn
+    return value * of_number, value * slope / phi
+
+
+@jit
+def _number_gradient(powers, out):
+    """Add the real parts of the integrand for each number of records to out."""
+    for place in range(powers.shape[1]):
+        value, times = powers[0, place], powers[1, place]
+        for k in range(out.size):
+            out[k] += value.real
+            value *= times
+
+
+@jit
+def _line_gradient(x, pi, step, ratios, grad):
+    c, s = -2.0 * np.sin(0.25 * step * x) ** 2, np.sin(0.5 * step * x)
+    dc, ds = -2.0 * np.sin(0.5 * step * x) ** 2, np.sin(step * x)
+    for k in range(ratios.shape[1]):
+        if k > 0:
+            rotate(c, s, dc, ds, pi)
+        accumulate(ratios[0, k], ratios[1, k], c, s, grad)

@@ -1,0 +1,279 @@
+"""Quadrature nodes for a law of records, as a graph in its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import singledispatch
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import _support_point
+from pymc.distributions.transforms import _default_transform
+from pymc.logprob.abstract import _logprob
+from pymc.logprob.transforms import IntervalTransform, LogOddsTransform, LogTransform
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.questions import known_value, nearest_rvs
+from pymc_dp.laws import is_registered
+from pymc_dp.mechanisms.base import Mechanism, has_kink
+from pymc_dp.plugins.inversion.kernels.nodes import DISTANCES, RULE, SAMPLES, WEIGHTS
+from pymc_dp.plugins.inversion.kernels.numbers import FEW
+from pymc_dp.plugins.inversion.ops import Panels, Reaches, ReleaseDensity
+from pymc_dp.plugins.inversion.parts import Part, parts_of
+
+if TYPE_CHECKING:
+    from pymc_dp.plugins.inversion.summand import Summand
+
+_EPS, _TINY = 2.0**-52, 1e-300
+
+
+@singledispatch
+def detail(op) -> int:
+    """Return how many times as many panels a law takes, 3 where its tails are powers.
+
+    Dispatched on the op of the law. A law may register if its density is smooth and unimodal once
+    the support is mapped to the real line by the law's default transform, but for a kink at the
+    support point (Laplace). Others are looked at, see `readable_law`, and take most.
+    """
+    return 3
+
+
+for _law in (
+    pm.Beta, pm.Cauchy, pm.Exponential, pm.Gamma, pm.Gumbel, pm.HalfNormal, pm.InverseGamma,
+    pm.Laplace, pm.LogNormal, pm.Logistic, pm.Moyal, pm.Normal, pm.SkewNormal, pm.StudentT,
+    pm.TruncatedNormal, pm.Uniform, pm.Wald,
+):  # fmt: skip
+    detail.register(type(_law.rv_op), lambda op: 1)
+for _law in (pm.Cauchy, pm.StudentT):
+    detail.register(type(_law.rv_op), lambda op: 3)
+
+
+def support(law: TensorVariable, name: str | None = None):
+    """Return the ends of the support of a law, None for an infinite one.
+
+    With a name they must be free of the model's variables: the nodes stay where they are when a
+    parameter moves.
+    """
+    transform = _default_transform(law.owner.op, law)
+    ends: tuple
+    match transform:
+        case None:
+            ends = None, None
+        case LogTransform():
+            ends = 0.0, None
+        case LogOddsTransform():
+            ends = 0.0, 1.0
+        case IntervalTransform():
+            ends = transform.args_fn(*law.owner.inputs)
+        case _:
+            raise Declined(f"the records {name!r} live on a {transform.name} support")
+    lower, upper = (None if e is None else pt.as_tensor(e).astype("float64") for e in ends)
+    moving = nearest_rvs([e for e in (lower, upper) if e is not None])
+    if name is not None and moving:
+        raise Declined(
+            f"the support of the records {name!r} depends on "
+            f"{', '.join(repr(rv.name) for rv in moving)}: it must be known"
+        )
+    return lower, upper
+
+
+def starts_at_zero(law, parameters: Sequence[TensorVariable], name: str) -> bool:
+    """Whether the support of the records of this name is known to begin at zero."""
+    parts = parts_of(law, parameters)
+    ends = [None if part.is_atom else support(part.law, name)[0] for part in parts]
+    return all(lower is not None and bool(known_value(lower) == 0) for lower in ends)
+
+
+def noise_parts(
+    mechanism: Mechanism, *, whole: bool = False
+) -> tuple[TensorVariable, TensorVariable]:
+    r"""Laplace scale b and Gaussian standard deviation :math:`\sigma` of a mechanism's noise.
+
+    The noise has the characteristic function :math:`e^{-\sigma^2 w^2 / 2} / (1 + b^2 w^2)`; one of
+    them is zero. Of sums of whole numbers it may be discrete noise with these rates, see `excess`.
+    """
+    if mechanism.rates is None or (mechanism.is_discrete and not whole):
+        raise Declined(
+            f"no characteristic function is known of {type(mechanism).__name__}: LaplaceMechanism "
+            f"and GaussianMechanism have one, and others with continuous noise and `rates`"
+        )
+    assert mechanism.rates is not None
+    lam, tau = mechanism.rates
+    if has_kink(mechanism):
+        return 1.0 / lam, pt.zeros_like(lam)
+    return pt.zeros_like(tau), tau**-0.5
+
+
+def log_density_of_sum(
+    parts, n, least, summand, added, log_number, z, laplace, gaussian
+) -> TensorVariable:
+    """See `Summand.log_density`."""
+    chance = pt.special.softmax(log_number)
+    mean = n + pt.dot(chance, pt.arange(log_number.shape[0]))
+    at = [v[0] if v.type.shape == (1,) else pt.dot(chance, v) for v in (z, laplace, gaussian)]
+    counts = panel_counts(least)
+    mean = pt.maximum(mean, 1.0)
+    sets = law_of_sum(parts, mean, counts, summand, at[0] - added * mean, *at[1:])
+    log_weight, h, cut = (pt.concatenate(tiers) for tiers in zip(*sets, strict=True))
+    known = log_number.type.shape == (1,)
+    density = ReleaseDensity(
+        node_count(parts, counts[0], summand),
+        plain=known and least >= FEW,
+        each=not known and z.type.shape != (1,),
+    )
+    return density(log_weight, h + added, cut, n, log_number, z, laplace, gaussian)[0]
+
+
+def law_of_sum(parts, n, counts, summand, z, laplace, gaussian) -> list[tuple]:
+    """Log masses of quadrature nodes, what a record adds at them, and which are cut ends.
+
+    For each number of panels, the nodes of all parts of the records' law.
+    """
+    found = []
+    for part in parts:
+        share = 0.0 if part.share is None else pt.log(part.share.astype("float64"))
+        if part.is_atom:
+            mass = np.log(0.5 * WEIGHTS) + share
+            h = summand.at(part.clipped(part.law * np.ones(RULE)))
+            found.append([(mass, h, pt.zeros(WEIGHTS.size)) for _ in counts])
+            continue
+        law, own = part.law, _of_part(part, summand)
+        sets = quadrature(law, n, counts, own, z, laplace, gaussian)
+        found.append(
+            [
+                (share + log_weight + log_density(law, nodes), own.at(backward(law, nodes)), cut)
+                for log_weight, nodes, cut in sets
+            ]
+        )
+    return [
+        tuple(pt.concatenate(own) for own in zip(*of_all, strict=True))
+        for of_all in zip(*found, strict=True)
+    ]
+
+
+def _of_part(part: Part, summand: Summand) -> Summand:
+    """Return what draws of a part's variable add."""
+    if not part.ends:
+        return summand
+    ends = (end.astype("float64") for pair in part.ends for end in pair)
+    given = {summand.record: part.clipped(summand.record)}
+    [h] = graph_replace([summand.h], given, strict=False)
+    return replace(summand, h=h, breakpoints=(*summand.breakpoints, *ends))
+
+
+def _panels(part: Part, count: int, summand: Summand) -> int:
+    """Return how many panels a side of a piece takes."""
+    op = part.law.owner.op
+    more = detail(op)  # tails that are powers have many scales
+    # Where no clamp cuts them they have more; laws that are looked at are left as they were found.
+    if more > 1 and not summand.breakpoints and not part.ends and is_registered(detail, op):
+        more *= 4
+    return more * count
+
+
+def node_count(parts: Sequence[Part], count: int, summand: Summand) -> int:
+    """Return how many nodes `law_of_sum` gives for a number of panels."""
+    pieces = len(summand.breakpoints) + 1
+    return RULE * sum(
+        1 if part.is_atom else 2 * (pieces + 2 * len(part.ends)) * _panels(part, count, summand)
+        for part in parts
+    )
+
+
+def panel_counts(least: int) -> tuple[int, int]:
+    """Return how many panels a side of a piece takes: first few, then enough."""
+    # Few records have high frequencies.
+    return 3, 40 if least < 20 else 24 if least < 100 else 12
+
+
+def quadrature(law, n, counts, summand, z, laplace, gaussian):
+    """Log weights and positions of quadrature nodes on the real line, and which are cut ends.
+
+    For each number of panels.
+    """
+    origin = forward(law, _support_point(law.owner.op, law, *law.owner.inputs).astype("float64"))
+    points = summand.breakpoints
+    edges = pt.constant(np.array([-np.inf, np.inf]))
+    if points:
+        edges = forward(law, pt.stack([pt.as_tensor(p).astype("float64") for p in points]))
+        edges = pt.concatenate([[-np.inf], pt.sort(edges), [np.inf]])
+    low, high = edges[:-1], edges[1:]
+    center = pt.clip(origin, low, high)
+    distance = DISTANCES * pt.maximum(1.0, pt.abs(center))[:, None]
+    scouted = pt.stack(
+        [
+            pt.maximum(center[:, None] - distance, low[:, None]),
+            pt.minimum(center[:, None] + distance, high[:, None]),
+        ],
+        axis=1,
+    )
+
+    def look(y):
+        return log_density(law, y), summand.at(backward(law, y))
+
+    # How far a saddlepoint can tilt: not beyond a pole, nor beyond what Gaussian noise asks for.
+    gap = z - n * summand.at(backward(law, origin))
+    has_laplace = laplace > 0
+    tilt = pt.switch(
+        has_laplace,
+        1.0 / pt.switch(has_laplace, laplace, 1.0),
+        pt.abs(gap) / pt.switch(has_laplace, 1.0, gaussian) ** 2,
+    )
+    reach = Reaches()(scouted, *look(scouted), z / n, tilt)
+    limit = pt.stack([center - low, high - center], axis=1)
+    reach = pt.minimum(reach, limit)
+    sign = np.array([-1.0, 1.0])[:, None]
+    sampled = center[:, None, None] + sign * reach[:, :, None] * SAMPLES
+    looked = look(sampled)
+    found = []
+    for count in counts:
+        panels = Panels(_panels(Part(law), count, summand))
+        nodes, log_weight, cut = panels(center, limit, reach, *looked, origin)
+        found.append((log_weight, nodes, cut))
+    return found
+
+
+def forward(law, x):
+    """Map points to the real line; what lies outside of the support goes to its ends."""
+    lower, upper = support(law)
+    left = 0.0 if lower is None else pt.log(pt.maximum(x - lower, 0.0))
+    right = 0.0 if upper is None else pt.log(pt.maximum(upper - x, 0.0))
+    y = x if lower is None and upper is None else left - right
+    return pt.switch(pt.isnan(y), np.inf, y)
+
+
+def backward(law, y):
+    """Map points of the real line to the support."""
+    lower, upper = support(law)
+    if lower is None and upper is None:
+        return y
+    if upper is None:
+        return lower + pt.exp(y)
+    if lower is None:
+        return upper - pt.exp(-y)
+    return lower + (upper - lower) * pt.sigmoid(y)
+
+
+def log_density(law, y):
+    """Log density of a record on the real line."""
+    lower, upper = support(law)
+    x = backward(law, y)
+    # Rounded to an end of the support, where a density may have a pole.
+    if lower is not None:
+        x = pt.maximum(x, lower + pt.maximum(pt.abs(lower) * _EPS, _TINY))
+    if upper is not None:
+        x = pt.minimum(x, upper - pt.maximum(pt.abs(upper) * _EPS, _TINY))
+    if lower is None and upper is None:
+        jacobian = pt.zeros_like(y)
+    elif upper is None:
+        jacobian = y
+    elif lower is None:
+        jacobian = -y
+    else:
+        jacobian = pt.log(upper - lower) - pt.softplus(y) - pt.softplus(-y)
+    return _logprob(law.owner.op, (x,), *law.owner.inputs) + jacobian

@@ -1,0 +1,11 @@
+"""Regressions and other rows of several Normal columns, of which sums of products were released.
+
+Reads   sums over rows (x, y) of products of up to two columns, alike or by public groups.
+Law     Wishart scatter and Normal mean of the rows; by approximate="clt" Normal sums.
+Costs   about the width to the power 2.8 a trajectory, whatever the number of rows.
+Source  Bernstein & Sheldon (2019); Bartlett (1933) for the factors.
+"""
+
+from pymc_dp.graphs.registry import load
+
+load(__name__)
