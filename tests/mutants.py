@@ -197,11 +197,11 @@ MUTANTS = {
         "ratio = -(model.a0 + 0.5) * log_c",
         f"{GEWEKE_CHAINS}[fused Gibbs: Laplace]",
     ),
-    "prior of a central limit": Mutant(
-        "pymc_dp/kernels/moments/clt_chain.py",
-        "log_ratio -= log_nig(theta, sigma2, model.mu0",
-        "log_ratio -= 0.5 * log_nig(theta, sigma2, model.mu0",
-        f"{GEWEKE_CHAINS}[regression by the central limit theorem: ridges]",
+    "squared errors of a central limit": Mutant(
+        "pymc_dp/laws/moments/clt.py",
+        "(np.sqrt(2.0) * sigma**2).reshape",
+        "(sigma**2).reshape",
+        "tests/laws/moments/test_sums.py",
     ),
     "misread coefficient": Mutant(
         "pymc_dp/reading/column_sums.py",

@@ -126,11 +126,25 @@ def collapse(
     check_fits(map(release_statistic, releases(reading.model)))
     check_values(reading.model)
     on = collapsed(reading, to, approximate, moments)
+    if approximate is not None:
+        _check_held(reading, moments)
     try_densities(on)
     _warn_of_what_is_left_out(on.model)
     for note in what_goes(reading):
         _log.info("%s", note)
     return on.model
+
+
+def _check_held(reading: Reading, moments: Any) -> None:
+    """Decline moments that may change: a collapsed model, unlike `sample`, reads them only once."""
+    for group in integrable(reading):
+        for name, data in law_of(reading, group, True).held(moments).items():
+            raise Declined(
+                f"the moments of the covariates are read from {name!r}, which depends on {data!r}: "
+                f"a collapsed model holds them as numbers, and pm.set_data would not reach them. "
+                f"Write a number in the place of {data!r}, state moments= as an array, or call "
+                f"dp.sample(approximate='clt'), which reads them at each call"
+            )
 
 
 def collapsed(

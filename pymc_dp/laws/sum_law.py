@@ -111,6 +111,13 @@ class SumLaw(ABC):
         """Integrate the statistics out, too: the rung "marginal"."""
         raise Declined
 
+    def held(self, moments: Any) -> dict[str, str]:
+        """Return what an approximation holds as numbers: variables, by name, and data behind each.
+
+        A model that the user gets has to be without: `pm.set_data` would not reach these numbers.
+        """
+        return {}
+
 
 SUM_LAWS: Registry[type[SumLaw], type[SumLaw]] = Registry()
 APPROXIMATIONS: Registry[str, Callable[[Any], Any]] = Registry()

@@ -126,7 +126,10 @@ def _statistics_plan(reading: Reading) -> Plan:
 def _clt_statistics(reading: Reading, moments) -> Plan:
     on = collapsed(reading, "statistics", "clt", moments)
     if any(r.owner.op.bounds is not None for r in releases(reading.model)):
-        raise Declined("the walls of bounds= stop NUTS")
+        raise Declined(
+            "the walls of bounds= stop NUTS: leave approximate= out, and the exact chain or the "
+            "records keep within them"
+        )
     return nuts_plan(reading, on, "NUTS on sums by the central limit theorem")
 
 

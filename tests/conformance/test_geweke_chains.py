@@ -8,8 +8,6 @@ import pytest
 from scipy import special, stats
 
 import pymc_dp as dp
-from pymc_dp.kernels import njit
-from pymc_dp.kernels.moments import clt_chain as clt
 from pymc_dp.kernels.moments import gaussian_chain as gaussian
 from pymc_dp.kernels.moments.walk import turn
 from pymc_dp.kernels.records import make_chain
@@ -215,93 +213,6 @@ def exact_regression(
     )
 
 
-@njit(cache=True)
-def move_along_ridges(rng, model, theta, sigma2, s, root, repeats):
-    """The moves that conjugate draws and random walks of a whole sweep would hide."""
-    point = theta, sigma2, s, root
-    for _ in range(repeats):
-        point = clt._turn_slopes(rng, model, point)
-        if model.hierarchical:
-            point = clt._stretch_covariates(rng, model, point)
-    return point
-
-
-def clt_regression(*, p=1, hierarchical=False, bounded=False, ridges=0, size=4_000):
-    """Under Laplace noise; X'X (of the first covariate) is not released, y'y with Normal noise."""
-    rng, n, a0, b0, k0, nu0 = np.random.default_rng(1), 12.0, 4.0, 2.0, 2.0, p + 6.0
-    mean_x, cov_x = MEAN_X[:p], COV_X[:p, :p]
-    prior = MEAN_THETA[: p + 1], PRECISION[: p + 1], a0, b0
-    theta, sigma2 = coefficients(rng, size, *prior)
-    means, covs = covariates(rng, size, mean_x, cov_x, hierarchical, k0, nu0)
-    s, roots = [], np.empty((size, p + 1, p + 1))
-    for t in range(size):
-        eta, xi = regression_law.gaussian_moments(means[t], covs[t])
-        mean, cov = regression_law.row_law(theta[t], sigma2[t], eta, xi)
-        around = np.linalg.cholesky(cov) @ rng.standard_normal(mean.size)
-        s.append(n * mean + np.sqrt(n) * around)
-        roots[t] = np.linalg.cholesky(eta).T
-    s = np.array(s)
-    if bounded:
-        inside = in_box(*s.T, n, BOX) & line_in_box(theta, sigma2, BOX)
-        assert 0.2 < inside.mean() < 0.9
-        theta, sigma2, s, roots = (v[inside] for v in (theta, sigma2, s, roots))
-
-    laplace, normal = np.full(s.shape[1], 2.0), np.zeros(s.shape[1])
-    laplace[p], laplace[-1], normal[-1] = 0.0, 0.0, 3.0
-    z = noise(rng, s, laplace, normal)
-    eta, xi = regression_law.gaussian_moments(mean_x, cov_x)
-    values, vectors = np.linalg.eigh(xi)
-    model = clt.RegressionModel(
-        n=n,
-        z=z[0],
-        laplace=laplace,
-        gaussian=normal,
-        mu0=prior[0],
-        lambda0=np.diag(prior[1]),
-        a0=a0,
-        b0=b0,
-        eta=eta,
-        xi=xi,
-        xi_root=vectors * np.sqrt(np.maximum(values, 0)),
-        hierarchical=hierarchical,
-        m0=mean_x,
-        k0=k0,
-        psi0=cov_x.copy(),
-        nu0=nu0,
-        bounded=bounded,
-        box=np.array(BOX),
-    )
-    walks = 0.3 * np.eye(p + 2), 0.2 * np.eye(p + p * (p + 1) // 2)
-    width = p + 2 + s.shape[1] + (p + 1) ** 2 * hierarchical
-    out, after = np.empty((1, width)), []
-    for t in range(len(s)):
-        start, given = (theta[t], sigma2[t], s[t], roots[t]), model._replace(z=z[t])
-        if ridges:
-            found = move_along_ridges(rng, given, *start, ridges)
-            after.append(clt.RegressionState(*found, *walks, 0))
-        else:
-            start = clt.RegressionState(*start, *walks, 0)
-            after.append(clt.run_sweeps(rng, start, given, False, 3, out))
-    found = {
-        name: np.array([getattr(state, name) for state in after])
-        for name in ("theta", "sigma2", "s", "root")
-    }
-    i, j = np.triu_indices(p + 1)
-    before = {"theta": theta, "sigma2": sigma2, "s": s, "root": roots}
-    known = {"z": z[:, (laplace + normal) > 0]}
-    if hierarchical:
-        first = 1 + p * (ridges > 0)  # along the ridges the means of x stay
-        known["means"] = roots[:, 0, 1:first]
-        for point in (before, found):
-            point["root"] = point["root"][:, i, j][:, first:]
-    else:
-        del before["root"], found["root"]
-    if ridges and not hierarchical:  # of the sums, only that of xy moves
-        known["sums"] = s[:, [0, 1, 2, 4]]
-        before["s"], found["s"] = s[:, 3], found["s"][:, 3]
-    check_invariance(named(**before), named(**found), named(**known))
-
-
 # --- Slices ---------------------------------------------------------------------------------------
 
 
@@ -469,14 +380,6 @@ CHAINS = {
         "no intercept": (exact_regression, {"p": 2, "intercept": False}),
         "two covariates, ridges": (exact_regression, {"p": 2, "steps": 0, "repeats": 20}),
     },
-    "regression by the central limit theorem": {
-        "given moments": (clt_regression, {}),
-        "bounded": (clt_regression, {"bounded": True}),
-        "hierarchical": (clt_regression, {"hierarchical": True}),
-        "two covariates": (clt_regression, {"p": 2, "hierarchical": True}),
-        "ridges": (clt_regression, {"ridges": 40}),
-        "two covariates, ridges": (clt_regression, {"p": 2, "hierarchical": True, "ridges": 20}),
-    },
 }  # fmt: skip
 CASES = {f"{route}: {case}": run for route, of in CHAINS.items() for case, run in of.items()}
 
@@ -507,9 +410,6 @@ def test_every_chain_has_a_case():
     "exact regression: walk",
     "exact regression: ridges",
     "exact regression: two covariates, ridges",
-    "regression by the central limit theorem: two covariates",
-    "regression by the central limit theorem: ridges",
-    "regression by the central limit theorem: two covariates, ridges",
 )
 def test_chains_leave_the_joint_law_alone(case):
     run, options = CASES[case]

@@ -58,7 +58,6 @@ def a_jump():
 CASES = {
     "fused Gibbs": (gaussian, {}),
     "exact regression": (regression, {}),
-    "regression by the central limit theorem": (regression, {"approximate": "clt"}),
     "NUTS on the sums, Normal by the central limit theorem": (
         regression,
         {"approximate": "clt", "rung": "statistics"} | SHALLOW,

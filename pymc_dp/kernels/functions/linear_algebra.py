@@ -67,16 +67,6 @@ def inverse(u):
 
 
 @jit
-def times_transposed(u, g):
-    """Return U'g for an upper U."""
-    x = np.zeros(g.size)
-    for i in range(g.size):
-        for m in range(i, g.size):
-            x[m] += u[i, m] * g[i]
-    return x
-
-
-@jit
 def log_determinant(u):
     """Return half of log|U'U|."""
     total = 0.0

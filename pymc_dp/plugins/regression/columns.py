@@ -134,6 +134,26 @@ class Columns(JointRows):
         change.dropped |= {r.name for r in rows.releases if r is not release}
         return change
 
+    def held(self, moments: Any) -> dict[str, str]:
+        """See `SumLaw.held`: the moments of covariates, where they are stated or not Normal."""
+        model, rows = self.reading.model, self.rows
+        sources: dict[str, list] = {}
+        if moments is None and any(link.root is None for link in rows.links):
+            for link in rows.links[:-1]:
+                sources[link.rv.name] = link.rv.owner.op.dist_params(link.rv.owner)
+        elif isinstance(moments, str):
+            for release in rows.releases:
+                entries = [(m, c) for p in release.linear_graphs() for m, c in p.items()]
+                if any(m and max(m) < rows.width - 1 for m, _ in entries):
+                    graphs = [c for _, c in entries if isinstance(c, Variable)]
+                    sources[release.name] = [model.rvs_to_values[release.rv], *graphs]
+        return {
+            name: str(data.name)
+            for name, graphs in sources.items()
+            for data in ancestors(graphs)
+            if isinstance(data, SharedVariable)
+        }
+
 
 def _terms(polynomial, rows: Rows) -> str:
     """Write a linear function of sums in words."""
@@ -202,34 +222,10 @@ def _clt(model: pm.Model, rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRele
             f"regression, y = pm.Normal('y', a + x @ b, sigma, shape=n)"
         )
     found = covariate_moments(model, rows, moments)
-    _check_fixed(model, rows, moments)
     intercept, *slopes = (pt.as_tensor(c) for c in response.coefficients)
     parts = found, intercept, pt.stack(slopes), response.sigma
     clt = _Clt(moment_latents(found), lambda z: moment_sums(*parts, rows.n, z), moment_law(*parts))
     return clt, used
-
-
-def _check_fixed(model: pm.Model, rows: Rows, moments: Any) -> None:
-    """Refuse moments that may change: a collapsed model, unlike a chain, reads them only once."""
-    sources: dict[str, list] = {}
-    if moments is None:
-        for link in rows.links[:-1]:
-            sources[link.rv.name] = link.rv.owner.op.dist_params(link.rv.owner)
-    elif isinstance(moments, str):
-        for release in rows.releases:
-            entries = [(m, c) for p in release.linear_graphs() for m, c in p.items()]
-            if any(m and max(m) < rows.width - 1 for m, _ in entries):
-                graphs = [c for _, c in entries if isinstance(c, Variable)]
-                sources[release.name] = [model.rvs_to_values[release.rv], *graphs]
-    for name, graphs in sources.items():
-        changing = [v for v in ancestors(graphs) if isinstance(v, SharedVariable)]
-        if changing:
-            raise Declined(
-                f"the moments of the covariates are read from {name!r}, which depends on "
-                f"{changing[0].name!r}: a collapsed model holds them as numbers, and "
-                f"pm.set_data would not reach them. Write a number in the place of "
-                f"{changing[0].name!r}, or state moments= as an array"
-            )
 
 
 def releases_of_sums(rows: Rows, moments: Any) -> tuple[RowRelease, ...]:

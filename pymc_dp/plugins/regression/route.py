@@ -55,15 +55,14 @@ class ConjugateRegression:
     rows : the rows and their releases.
     prior : that of the coefficients' variables and the error variance.
     matrix, offset : the coefficients (intercept first) are ``matrix @ beta + offset``.
-    covariate : the mean and covariance matrix of the covariates, or the conjugate prior of both;
-        None for another law.
+    covariate : the mean and covariance matrix of the covariates, or the conjugate prior of both.
     """
 
     rows: Rows
     prior: NormalInverseGamma
     matrix: np.ndarray
     offset: np.ndarray
-    covariate: tuple[np.ndarray, np.ndarray] | ConjugateLaw | None
+    covariate: tuple[np.ndarray, np.ndarray] | ConjugateLaw
 
     def values(self, theta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
         """Return draws of the prior's variables by name, from those of the coefficients."""
@@ -81,18 +80,15 @@ def plan(reading: Reading) -> Plan:
 
 
 @once
-def covered(reading: Reading, gaussian: bool = True) -> ConjugateRegression:
-    """Read a regression that a kernel covers wholly; say what it does not cover.
-
-    `gaussian` says that the covariates have to be Normal, with a law that the exact kernel covers.
-    """
+def covered(reading: Reading) -> ConjugateRegression:
+    """Read a regression that the kernel covers wholly; say what it does not cover."""
     law, *others = collapsible(reading)
     if others or not isinstance(law, Columns):
         raise Declined("it covers one regression of rows (x, y)")
     rows, model = law.rows, reading.model
     check_releases(model, [r.rv for r in rows.releases])
     for release in rows.releases:
-        if release.degree > 2 and gaussian:
+        if release.degree > 2:
             raise Declined(f"{release.name!r} is of products of {release.degree} columns")
         try:
             release.linear()
@@ -111,12 +107,7 @@ def covered(reading: Reading, gaussian: bool = True) -> ConjugateRegression:
             f"the coefficients of {response.rv.name!r} do not determine {names}: several values "
             f"give the same coefficients"
         )
-    try:
-        covariate = _read_covariates(model, rows, covariates)
-    except NotImplementedError:
-        if gaussian:
-            raise
-        covariate = None
+    covariate = _read_covariates(model, rows, covariates)
     mine = [prior.variance, *(rv for rv, _ in prior.entries), *rows.records]
     if isinstance(covariate, ConjugateLaw):
         own_law = covariate.variables
@@ -174,7 +165,6 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
         mean, cov, precision = law.mean, law.psi, np.eye(len(law.psi))
         fields |= {"hierarchical": True, "kappa": law.kappa, "nu": law.nu}
     else:
-        assert law is not None
         mean, cov = law
         precision = np.linalg.inv(cov)
         fields |= {"hierarchical": False, "kappa": 1.0, "nu": 1.0}

@@ -25,6 +25,7 @@ from pymc_dp.plugins.regression.kernels.clt_law import gaussian_moments, row_law
 from tests.agreement import follows, same_law
 from tests.models import five_sums
 from tests.references import references
+from tests.row_moments import gaussian_moment, product_law
 
 CASES = references("regression")
 MOMENTS = next(case for case in CASES if case["id"] == "A_moments_d2")
@@ -59,25 +60,24 @@ def test_reference_moments():
         np.testing.assert_allclose(cov, expected["Sigma_t"], rtol=1e-10)
 
 
-@pytest.mark.parametrize("width", [2, 4])
-def test_law_of_normal_rows_agrees_with_the_kernels(width):
-    mean_x, root_x = normal_rows(width - 1)
-    theta, sigma = RNG.normal(size=width), 0.7
+def test_law_of_rows_by_brute_force():
+    """Every moment of a Normal row; stated moments of its covariates give the same law."""
+    d = 3  # two covariates, and the intercept
+    mean_x, root_x = normal_rows(d - 1)
+    theta, sigma = RNG.normal(size=d), 0.7
     row = np.concatenate([theta[1:] @ root_x, [sigma]])
-    root = np.block([[root_x, np.zeros((width - 1, 1))], [row[None]]])
+    root = np.block([[root_x, np.zeros((d - 1, 1))], [row[None]]])
     mean = np.append(mean_x, theta[0] + theta[1:] @ mean_x)
-    law = normal_law(pt.constant(mean), pt.constant(root), width)
-    eta, xi = gaussian_moments(mean_x, root_x @ root_x.T)
-    m, v = row_law(theta, sigma**2, eta, xi)
-    i, j = (index[1:] for index in np.triu_indices(width))
-    names = [tuple(int(c) - 1 for c in pair if c) for pair in zip(i, j, strict=True)]
-    names += [tuple(c - 1 for c in (k, width) if c) for k in range(width)]
-    names += [(width - 1, width - 1)]
-    order = [law.products.index(name) for name in names]
-    ours, factor = value(law.mean, law.factor)
-    np.testing.assert_allclose(ours[order], m, rtol=1e-12)
-    cov = (factor @ factor.T)[np.ix_(order, order)]
-    np.testing.assert_allclose(cov, v, rtol=1e-11, atol=1e-12)
+    features, cov_x = np.append(1.0, mean_x), np.zeros((d, d))
+    cov_x[1:, 1:] = root_x @ root_x.T
+    fourth = [gaussian_moment(index, features, cov_x) for index in np.ndindex(d, d, d, d)]
+    moments = read_moments(np.reshape(fourth, (d, d, d, d)))
+    parts = pt.constant(theta[0]), pt.constant(theta[1:]), pt.constant(sigma)
+    for law in (normal_law(pt.constant(mean), pt.constant(root), d), moment_law(moments, *parts)):
+        m, cov = product_law(law.products, mean, root @ root.T)
+        ours, factor = value(law.mean, law.factor)
+        np.testing.assert_allclose(ours, m, rtol=1e-11)
+        np.testing.assert_allclose(factor @ factor.T, cov, rtol=1e-9, atol=1e-10)
 
 
 def fourth_moments(features):
@@ -118,11 +118,26 @@ def test_latents_and_law_are_the_same_for_stated_moments():
     m, f = value(law.mean, law.factor)
     ours = of_sums(moment_sums(*parts, n, pt.constant(z)), law.products)
     np.testing.assert_allclose(ours, n * m + np.sqrt(n) * f @ z, rtol=1e-10)
-    products = features[:, [0, 0, 1, 1, 2]] * features[:, [1, 2, 1, 2, 2]]
-    xi = np.cov(products.T, ddof=0)
-    mean, cov = row_law(np.array([0.3, 1.0, -2.0]), 0.49, fourth[0, 0], xi)
+    # Errors of three values with the moments of a Normal one, up to the fourth.
+    rows = np.repeat(features, 3, axis=0)
+    error = np.tile([-1.0, 0.0, 1.0], 400) * np.sqrt(3.0) * 0.7
+    columns = np.column_stack([rows[:, 1:], rows @ [0.3, 1.0, -2.0] + error])
+    weight = np.tile([1.0, 4.0, 1.0], 400) / 2400
+    own = np.column_stack([columns[:, p].prod(axis=1) for p in map(list, law.products)])
+    mean = weight @ own
     np.testing.assert_allclose(m, mean, rtol=1e-12)
+    cov = (own - mean).T @ (weight[:, None] * (own - mean))
     np.testing.assert_allclose(f @ f.T, cov, rtol=1e-8, atol=1e-9)
+
+
+def test_moments_of_two_values_are_singular():
+    """The square of a binary covariate is the covariate."""
+    moments = read_moments([0.3] * 4)
+    assert moments.moved == 0.0
+    np.testing.assert_allclose(moments.root @ moments.root.T, 0.21, rtol=1e-12)
+    law = moment_law(moments, pt.constant(0.5), pt.constant([-2.0]), pt.constant(np.sqrt(0.1)))
+    [factor] = value(law.factor)
+    assert -1e-12 < np.linalg.eigvalsh(factor @ factor.T)[0] < 1e-12
 
 
 def test_moments_of_no_distribution_are_projected():
@@ -130,6 +145,15 @@ def test_moments_of_no_distribution_are_projected():
     assert moments.moved > 0.01
     kept = moments.root @ moments.root.T
     assert np.linalg.eigvalsh(kept).min() > -1e-12
+    assert moments.second[0, 0] == 1.0
+    assert moments.second[0, 1] == pytest.approx(0.2)
+    spread = moments.second[1, 1] - 0.2**2
+    assert spread == pytest.approx(kept[0, 0], rel=1e-6)
+    assert kept[0, 0] > 0.0
+    negative = read_moments([0.28, 0.07, 0.075, 0.05])  # var x < 0
+    assert negative.moved > 0.1
+    assert negative.mean[1] == negative.second[1, 1]
+    assert np.linalg.eigvalsh(negative.second)[0] > 0.0
     for wrong, match in (
         ([0.1, 0.2], "first four moments"),
         (np.ones((2, 2, 2)), "shape"),

@@ -17,6 +17,7 @@ from pymc_dp.reading.model import Reading
 from tests.agreement import has_moments, same_means
 from tests.models import as_model, five_sums, refuses, route_table, simple_regression
 from tests.references import references
+from tests.row_moments import product_law
 
 CASES = {case["id"]: case for case in references("regression")}
 FIVE = "A_exact_n10_b5.0"
@@ -60,20 +61,41 @@ def test_nuts_on_the_rungs(reference, to, approximate, target):
         assert tree["posterior"]["x_y_cov"].shape[2:] == (2, 2)
 
 
-def test_routes(reference, caplog):
-    expected = CASES[FIVE]["expected"]
-    exact = dp.sample(reference, draws=5000, **QUIET)
-    assert exact["posterior"].attrs["route"] == "exact regression"
-    agrees(exact, expected["exact_individual"])
-    clt = dp.sample(reference, draws=5000, approximate="clt", **QUIET)
-    assert clt["posterior"].attrs["route"] == "regression by the central limit theorem"
-    agrees(clt, expected["clt_joint"])
-    for tree in (exact, clt):  # what the routes tell of the confidential rows is the same
-        posterior = tree["posterior"]
-        assert posterior["x_y_mean"].shape == (2, 5000, 2)
-        assert posterior["x_y_cov"].shape == (2, 5000, 2, 2)
-    means = [t["posterior"]["x_y_mean"].mean(("chain", "draw")) for t in (exact, clt)]
-    np.testing.assert_allclose(*means, atol=0.02)
+def test_the_exact_route(reference):
+    tree = dp.sample(reference, draws=5000, **QUIET)
+    assert tree["posterior"].attrs["route"] == "exact regression"
+    agrees(tree, CASES[FIVE]["expected"]["exact_individual"])
+    assert tree["posterior"]["x_y_mean"].shape == (2, 5000, 2)
+    assert tree["posterior"]["x_y_cov"].shape == (2, 5000, 2, 2)
+
+
+@pytest.mark.parametrize("name", [FIVE, "A_exact_n10_b0.2", "A_exact_n100_b5.0"])
+@pytest.mark.nightly
+def test_the_central_limit_theorem_against_references(name):
+    inputs, expected = CASES[name]["inputs"], CASES[name]["expected"]["clt_joint"]
+    model = simple_regression(inputs["n"], inputs["z"], inputs["b"])
+    tree = dp.sample(model, draws=4000, approximate="clt", **QUIET)
+    agrees(tree, expected)
+    if "x_y_mean" in tree["posterior"]:
+        exact = dp.sample(model, draws=4000, **QUIET)
+        means = [t["posterior"]["x_y_mean"].mean(("chain", "draw")) for t in (exact, tree)]
+        np.testing.assert_allclose(*means, atol=0.03)
+
+
+@pytest.mark.nightly
+def test_stated_moments_against_the_reference_of_the_cirrhosis_data():
+    case = CASES["A_KR_A_cltjoint_collapsed"]
+    x, expected = case["inputs"], case["expected"]
+    with pm.Model() as model:
+        sigma2 = pm.InverseGamma("sigma2", x["prior"]["a0"], x["prior"]["b0"])
+        theta = pm.Normal("theta", x["prior"]["mu0"], pt.sqrt(4 * sigma2), shape=2)
+        rows = pm.Normal("x", 0, 1, shape=x["n"])
+        y = pm.Normal("y", theta[0] + theta[1] * rows, pt.sqrt(sigma2), shape=x["n"])
+        noise = dp.LaplaceMechanism(x["b"][0])
+        dp.PrivateObservation("z", five_sums(rows, y), noise, observed=x["z"])
+    options = {"approximate": "clt", "moments": x["moments_1_to_4"]}
+    tree = dp.sample(model, draws=4000, **options, **QUIET)
+    agrees(tree, expected | {"mean_se": expected["se"]})
 
 
 @pytest.mark.nightly
@@ -107,9 +129,11 @@ def test_marginal_density_under_gaussian_noise():
     marginal = dp.collapse(model, "marginal", approximate="clt")
     assert [rv.name for rv in marginal.free_RVs] == ["sigma2", "theta"]
     density = marginal.compile_logp(vars=[marginal["z"]])
-    eta, xi = gaussian_moments(np.array([0.0]), np.array([[0.04]]))
+    sums = (0,), (0, 0), (1,), (0, 1), (1, 1)
     for theta, v in (([0.6, -0.8], 0.03), ([0.0, 2.0], 0.2)):
-        mean, cov = row_law(np.array(theta), v, eta, xi)
+        a, b = theta
+        cov = 0.04 * np.outer([1, b], [1, b]) + np.diag([0, v])
+        mean, cov = product_law(sums, np.array([0, a]), cov)
         law = stats.multivariate_normal(n * mean, n * cov + np.diag(scale**2))
         ours = density({"theta": np.array(theta), "sigma2_log__": np.log(v)})
         assert ours == pytest.approx(law.logpdf(z), rel=1e-7)  # 0.2 is a float32 in the graph
@@ -130,13 +154,9 @@ def test_cost_does_not_depend_on_n(n):
 def test_moments_of_covariates():
     uniform = simple_regression(*CIRRHOSIS, x_law=lambda n: pm.Uniform("x", 0, 1, shape=n))
     refuses(uniform, "'x' follow Uniform", "statistics")
-    law = dp.sample(uniform, approximate="clt", draws=4000, **QUIET)
-    stated = dp.sample(
-        uniform, approximate="clt", moments=[1 / 2, 1 / 3, 1 / 4, 1 / 5], draws=4000, **QUIET
-    )
-    for name in ("theta", "sigma2"):
-        a, b = (t["posterior"][name].mean(("chain", "draw")).to_numpy() for t in (law, stated))
-        np.testing.assert_allclose(a, b, atol=1e-6)  # the same but for rounding, and one seed
+    law, stated = (moments_of(uniform, m) for m in (None, [1 / 2, 1 / 3, 1 / 4, 1 / 5]))
+    np.testing.assert_allclose(law.second, stated.second, rtol=1e-12)
+    np.testing.assert_allclose(law.root @ law.root.T, stated.root @ stated.root.T, rtol=1e-10)
     rows = np.column_stack([np.ones(9), np.random.default_rng(1).normal(size=(9, 2))])
     two = np.einsum("ni,nj,nk,nl->ijkl", rows, rows, rows, rows) / 9
     for moments, match in (
@@ -191,6 +211,8 @@ def test_bounds_of_a_box():
         with pytest.raises(ValueError, match=match):
             simple_regression(*CIRRHOSIS, bounds=wrong)
     refuses(model, "states bounds=", "marginal", approximate="clt")
+    with pytest.raises(ValueError, match="walls of bounds= stop NUTS: leave approximate= out"):
+        dp.sample(model, approximate="clt", **QUIET)
 
 
 def test_box_density():
@@ -300,12 +322,8 @@ def test_misreadings_are_refused():
         x = pm.Normal("x", mean, pt.sqrt(v), shape=50)
         y = pm.Normal("y", slope[0] + slope[1] * x, pt.sqrt(v), shape=50)
         dp.PrivateObservation("z", five_sums(x, y), dp.LaplaceMechanism(1.0), observed=published)
-    for name, approximate, options in (
-        ("exact regression", None, {}),
-        ("regression by the central limit theorem", "clt", {"moments": None}),
-    ):
-        states = {r.name: why for r, _, why in route_table(shared, approximate, **options)}
-        assert "'v' is part of the law of the covariates" in states[name]
+    states = {route.name: why for route, _, why in route_table(shared)}
+    assert "'v' is part of the law of the covariates" in states["exact regression"]
     with pm.Model() as apart:  # rows of different lengths
         x = pm.Normal("x", pm.Normal("mu"), 1, shape=20)
         y = pm.Normal("y", x.mean(), 1, shape=30)
@@ -420,7 +438,7 @@ def test_released_moments_in_any_units(factor, shift):
 
 def test_moments_that_were_moved_are_reported_once(caplog):
     model = released_means(values=(0.3, 0.2, 0.15, 0.08))
-    dp.sample(model, approximate="clt", moments="released", draws=10, tune=10, **QUIET)
+    assert any(not why for *_, why in route_table(model, "clt", moments="released"))
     said = [r for r in caplog.records if "replaced by the nearest" in r.getMessage()]
     assert len(said) == 1
 
@@ -448,7 +466,7 @@ def test_new_data_reach_a_collapsed_clt_model(to):
     assert density(point) != pytest.approx(before)
 
 
-def test_moments_that_may_change_are_for_the_compiled_chain():
+def test_moments_that_may_change_are_for_sample():
     """It reads them at every call; a collapsed model would hold the numbers of its beginning."""
 
     def uniform(n):
@@ -457,20 +475,39 @@ def test_moments_that_may_change_are_for_the_compiled_chain():
 
     law = simple_regression(*CIRRHOSIS, x_law=uniform)
     released = released_means(data=True)
-    for model, moments, source, data in (
+    for model, moments, source, data, *rungs in (
         (law, None, "x", "low"),
-        (released, "released", "powers0", "powers0_data"),
+        (released, "released", "powers0", "powers0_data", "statistics"),
     ):
-        match = f"from '{source}', which.*'{data}'"
-        refuses(model, match, approximate="clt", moments=moments)
-        read = {route.name: why for route, _, why in route_table(model, "clt", moments=moments)}
-        assert read["regression by the central limit theorem"] == ""
+        match = f"from '{source}', which.*'{data}'.*dp.sample"
+        refuses(model, match, *rungs, approximate="clt", moments=moments)
+        assert any(not why for *_, why in route_table(model, "clt", moments=moments))
     law.set_data("low", 3.0)
     found = moments_of(law)
     np.testing.assert_allclose(found.mean, [3.5, 3.5**2 + 1 / 12])
     released.set_data("powers0_data", [0.4, 0.3])
     found = moments_of(released, "released")
     np.testing.assert_allclose(found.mean, [0.4, 0.3], rtol=1e-10)
+
+
+@pytest.mark.nightly
+def test_new_data_reach_the_moments_of_the_next_sample():
+    def uniform(low):
+        def law(n):
+            start = pm.Data("low", low)
+            return pm.Uniform("x", start, start + 1, shape=n)
+
+        return simple_regression(*CIRRHOSIS, x_law=law)
+
+    def draws(model):
+        few = {"draws": 20, "tune": 20, "approximate": "clt"} | QUIET
+        return dp.sample(model, **few)["posterior"]["theta"].to_numpy()
+
+    model = uniform(0.0)
+    before = draws(model)
+    model.set_data("low", 3.0)
+    np.testing.assert_allclose(draws(model), draws(uniform(3.0)))
+    assert not np.allclose(draws(model), before)
 
 
 def test_data_stay_in_the_collapsed_graph():

@@ -1,0 +1,83 @@
+"""The core does without any plugin: each is deleted from a copy of the package, which then works."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = ROOT / "pymc_dp" / "plugins"
+NAMES = sorted(path.parent.name for path in PLUGINS.glob("*/__init__.py"))
+USERS = {"inversion": ["unknown_sizes"]}  # plugins that import another one
+
+# README's model, and what the core says of models that some plugin is for.
+MODEL = """
+import sys
+import numpy as np, pymc as pm, pytensor.tensor as pt, pymc_dp as dp
+assert dp.__file__.startswith(sys.argv[1]), dp.__file__
+with pm.Model() as readme:
+    mu, sigma = pm.Normal("mu", 30, 20), pm.HalfNormal("sigma", 20)
+    lead = pm.Normal("lead", mu, sigma, shape=43)
+    noise = dp.LaplaceMechanism.from_epsilon([0.25, 0.25], sensitivity=[100 / 43, 100**2 / 43])
+    dp.PrivateObservation("z", [lead.mean(), lead.var(ddof=1)], noise, observed=[34.3, 2224.8])
+with pm.Model() as clamped:
+    x = pm.LogNormal("x", pm.Normal("m", 0, 1), 1.0, shape=50)
+    dp.PrivateObservation("z", x.clip(0, 5).sum(), dp.LaplaceMechanism(5.0), observed=80.0)
+with pm.Model() as rows:
+    s2 = pm.InverseGamma("s2", 3, 1)
+    x = pm.Normal("x", 0, 1, shape=50)
+    y = pm.Normal("y", pm.Normal("b", 0, pt.sqrt(s2)) * x, pt.sqrt(s2), shape=50)
+    dp.PrivateObservation("z", [(x * y).sum()], dp.LaplaceMechanism(5.0), observed=[8.0])
+with pm.Model() as counts:
+    n = pm.Poisson("n", pm.Gamma("rate", 2, 0.1))
+    x = pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=n)
+    dp.PrivateObservation("z", x.sum(), dp.GeometricMechanism(2.0), observed=8)
+for model in (readme, clamped, rows, counts):
+    assert "open" in str(dp.explain(model)) or "No route" in str(dp.explain(model))
+if sys.argv[2] == "sample":
+    idata = dp.sample(readme, draws=200, tune=200, random_seed=1, progressbar=False)
+    assert idata["posterior"].attrs["route"] == "NUTS on the marginal"
+    assert 25 < float(idata["posterior"]["mu"].mean()) < 45
+"""
+
+
+def without(name: str, tmp_path: Path) -> dict[str, str]:
+    """Copy the package without a plugin, and return the environment in which it is imported."""
+    gone = [name, *USERS.get(name, ())]
+
+    def ignore(folder, names):
+        return [n for n in names if n in gone and Path(folder) == PLUGINS]
+
+    shutil.copytree(ROOT / "pymc_dp", tmp_path / "pymc_dp", ignore=ignore)
+    return os.environ | {"PYTHONPATH": str(tmp_path)}
+
+
+def test_every_plugin_says_what_it_is():
+    """Its first lines are what it reads, its law, what it costs, where that is from."""
+    for name in NAMES:
+        lines = (PLUGINS / name / "__init__.py").read_text().split('"""')[1].splitlines()
+        assert [line.split()[0] for line in lines[2:6]] == ["Reads", "Law", "Costs", "Source"], name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_core_explains_without(name, tmp_path):
+    run = [sys.executable, "-c", MODEL, str(tmp_path), "explain"]
+    subprocess.run(run, env=without(name, tmp_path), cwd=tmp_path, check=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", NAMES)
+def test_the_core_samples_and_conforms_without(name, tmp_path):
+    known = without(name, tmp_path)
+    for suite in ("conftest.py", "agreement.py", "chains.py", "models.py", "conformance"):
+        copy = shutil.copytree if suite == "conformance" else shutil.copy
+        (tmp_path / "tests").mkdir(exist_ok=True)
+        copy(ROOT / "tests" / suite, tmp_path / "tests" / suite)
+    run = [sys.executable, "-c", MODEL, str(tmp_path), "sample"]
+    subprocess.run(run, env=known, cwd=tmp_path, check=True)
+    suites = [f"tests/conformance/test_{of}.py" for of in ("mechanisms", "laws", "conjugacy")]
+    run = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", *suites]
+    subprocess.run(run, env=known, cwd=tmp_path, check=True)
