@@ -1,6 +1,7 @@
 """Set up pymc_dp and run it: the only thing needed is a stock Python with pip.
 
     python3 run.py example [ARGS]   the worked blood-lead example
+    python3 run.py example NAME     another one of docs/examples, with ARGS behind it
     python3 run.py test             lint, format and type checks, then the tests of the day
     python3 run.py test ARGS        only pytest, with these arguments
     python3 run.py docs             the site, into docs/_build/html: open index.html there
@@ -264,6 +265,18 @@ def test(args: list[str], night: bool, neural: bool) -> int:
     return first
 
 
+def example(args: list[str]) -> list[str]:
+    """Return the script of an example, that of blood lead if none is named, and its arguments."""
+    named = args and not args[0].startswith("-")
+    name, rest = (args[0], args[1:]) if named else ("blood_lead", args)
+    scripts = {path.stem: str(path) for path in sorted((ROOT / "docs" / "examples").glob("*.py"))}
+    for helper in ("report", "sir_simulator"):  # what they import
+        del scripts[helper]
+    if name not in scripts:
+        stop("there is no example %r: write one of %s" % (name, ", ".join(scripts)))
+    return [scripts[name], *rest]
+
+
 def docs(args: list[str]) -> int:
     """Build the site, and follow the links within it."""
     site = ROOT / "docs" / "_build" / "html"
@@ -290,6 +303,8 @@ def main(argv: list[str]) -> int:
         own = list(takewhile(OPTIONS.__contains__, args))
         args = args[len(own) :]
     night = "--night" in own
+    if command == "example":
+        args = example(args)
     locks = [RUN]
     if testing or "--test" in own:
         locks.append(TEST)
@@ -307,7 +322,7 @@ def main(argv: list[str]) -> int:
         return docs(args)
     os.environ.setdefault("MPLBACKEND", "Agg")  # no window, and no display needed
     if command == "example":
-        return call(["-m", "pymc_dp.examples.blood_lead", *args])
+        return call(args)
     if command == "bench":
         return call(["-m", "benchmarks", *args], cwd=ROOT)
     return test(args, night, neural)

@@ -17,7 +17,6 @@ from scipy.special import gammaln
 from scipy.stats import binom, poisson
 
 import pymc_dp as dp
-from pymc_dp.examples import blood_lead
 
 OURS = "ours"
 BOTH = ("centred", "non-centred")
@@ -150,14 +149,13 @@ def members(rng, groups):
      prior="informative")  # fmt: skip
 def lead(form, prior):
     """Release the mean and the variance of 43 records (Kazan & Reiter)."""
-    n, z = blood_lead.N, blood_lead.RELEASED
-    scale = np.divide(blood_lead.SENSITIVITY, blood_lead.EPSILON)
+    n, z = 43, (34.3027, 2224.8)
+    scale = np.array([100 / n, 100**2 / n]) / 0.25
     if prior == "flat":
         mu, sigma2 = pm.Flat("mu", initval=z[0]), pm.HalfFlat("sigma2", initval=300.0)
     else:
-        nu = blood_lead.NU0 / 2
-        sigma2 = pm.InverseGamma("sigma2", nu, nu * blood_lead.SIGMA0**2)
-        mu = pm.Normal("mu", blood_lead.MU0, pt.sqrt(sigma2 / blood_lead.KAPPA0))
+        sigma2 = pm.InverseGamma("sigma2", 0.5, 0.5 * 3.8**2)
+        mu = pm.Normal("mu", 12.5, pt.sqrt(sigma2))
     sd = pt.sqrt(sigma2 / n)
     if form == OURS:
         x = pm.Normal("x", mu, pt.sqrt(sigma2), shape=n)

@@ -18,6 +18,9 @@ ROOT = HERE.parent
 sys.path.insert(0, str(HERE))  # the gallery is made by a module beside this one
 os.environ.pop("MPLBACKEND", None)  # which pages that are run would take
 os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")  # for the pages that are run, too
+# Notebooks import worked examples.
+paths = str(HERE / "examples"), os.environ.get("PYTHONPATH")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 import make_gallery  # noqa: E402
 

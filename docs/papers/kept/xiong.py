@@ -1,15 +1,18 @@
 """Make xiong.json: `python docs/papers/kept/xiong.py`, a minute or two.
 
-The exact posterior of the epidemic of `pymc_dp.examples.sir`, by importance sampling with
+The exact posterior of the epidemic of `docs/examples/sir.py`, by importance sampling with
 a particle filter.
 """
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 
-from pymc_dp.examples import sir
+sys.path.append(str(Path(__file__).parents[2] / "examples"))
+
+import sir
 
 
 def main():

@@ -20,15 +20,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 from scipy import special, stats
-
-from pymc_dp.kernels import njit
 
 EXACT_BELOW = 1000  # infected members; below, every event is drawn
 STEP = 0.25  # days, and no more than a quarter of an infection's or recovery's typical time
 
-_jit = njit(cache=True, nogil=True, error_model="numpy")
+_jit = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
 @_jit

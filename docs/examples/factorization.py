@@ -9,7 +9,7 @@ geometric noise (Schein, Wu, Schofield, Zhou & Wallach). The experiments ask wha
    takes the release for counts, negative ones for 0.
 2. What does the posterior say about 25 confidential counts, beside the released values?
 
-Run it with ``python -m pymc_dp.examples.factorization [--output DIR] [--seed S]``.
+Run it with ``python3 run.py example factorization [--output DIR] [--seed S]``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import report
+import report
 
 ROWS, COLUMNS, COMPONENTS = 400, 50, 5
 EPSILONS = (2.0, 1.0, 0.5)
@@ -186,7 +186,7 @@ def figure_counts(data: Data, idata: DataTree, seed: int) -> Figure:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run both experiments, print their numbers, write the figures."""
-    args = report.options("factorization", __doc__, argv, iterations=1000, draws=300,
+    args = report.options(__doc__, argv, iterations=1000, draws=300,
                           output=Path("factorization_output"))  # fmt: skip
     report.say(
         f"[bold]Locally private counts[/]: {ROWS} x {COLUMNS}, {COMPONENTS} components, each "

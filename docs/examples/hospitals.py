@@ -9,7 +9,7 @@ for noise and sampling. The naive hierarchy takes the published means for exact:
 differences between hospitals. Ours is the same hierarchy with the patients as what is confidential,
 clamped and released; they are integrated out of all hospitals at once.
 
-Run it with ``python -m pymc_dp.examples.hospitals [--output DIR] [--draws N] [--seed S]``.
+Run it with ``python3 run.py example hospitals [--output DIR] [--draws N] [--seed S]``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rich.table import Table
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import report
+import report
 
 HOSPITALS = 50
 LOWER, UPPER = 90.0, 180.0  # mmHg, to which the curator clamped each value
@@ -150,7 +150,7 @@ def forest(study: Study, fits: dict[str, DataTree]) -> Figure:
 
 def main(argv: Sequence[str] | None = None) -> tuple[Study, dict[str, DataTree]]:
     """Simulate, sample, print the table, write the figure."""
-    args = report.options("hospitals", __doc__, argv, hospitals=HOSPITALS, draws=500,
+    args = report.options(__doc__, argv, hospitals=HOSPITALS, draws=500,
                           output=Path("hospitals_output"))  # fmt: skip
     study = simulate(args.hospitals, args.seed)
     report.say(

@@ -11,7 +11,7 @@ the records.
 The patients are simulated. OpenDP draws its noise from the system's source of randomness, so that
 every run publishes other numbers.
 
-Run it with ``python -m pymc_dp.examples.opendp_releases [--epsilon E] [--draws N] [--output DIR]
+Run it with ``python3 run.py example opendp_releases [--epsilon E] [--draws N] [--output DIR]
 [--seed S]``; it needs ``pip install "pymc-dp[opendp]"``.
 """
 
@@ -29,7 +29,7 @@ from scipy import stats
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import report
+import report
 
 PATIENTS, RANGE = 600, (60.0, 200.0)
 EDGES = (100.0, 120.0, 130.0, 140.0, 160.0)
@@ -160,7 +160,7 @@ def picture(ours: report.Draws, reference: report.Draws) -> Figure:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, report.Draws]:
     """Run the example."""
-    args = report.options("opendp_releases", __doc__, arguments, epsilon=1.0, draws=2000,
+    args = report.options(__doc__, arguments, epsilon=1.0, draws=2000,
                           output=Path("opendp_output"))  # fmt: skip
     pressure = simulate(args.seed)
     try:

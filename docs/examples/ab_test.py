@@ -10,7 +10,7 @@ and a LogNormal each, of unknown number; they are integrated out. The noise igno
 numbers are taken for exact, and a sum of so many has a Normal law. The confidential data, which
 only the curator has: buyers are Binomial, and what each of them spends is LogNormal.
 
-Run it with ``python -m pymc_dp.examples.ab_test [--output DIR] [--draws N] [--seed S]``.
+Run it with ``python3 run.py example ab_test [--output DIR] [--draws N] [--seed S]``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scipy import stats
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import report
+import report
 
 CAP = 100.0  # to which what a visitor spends was clamped
 EPSILON = np.array([1.0, 0.2])  # of each number of visitors, and of each revenue
@@ -150,7 +150,7 @@ def densities(fits: dict[str, DataTree]) -> Figure:
 
 def main(argv: Sequence[str] | None = None) -> tuple[Study, dict[str, DataTree]]:
     """Simulate, sample, print the tables, write the figure."""
-    args = report.options("ab_test", __doc__, argv, draws=1000, output=Path("ab_test_output"))
+    args = report.options(__doc__, argv, draws=1000, output=Path("ab_test_output"))
     study = simulate(args.seed)
     rows = [
         ("confidential", *study.confidential.ravel(), *study.buyers),

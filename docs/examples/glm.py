@@ -11,7 +11,7 @@ has; from the release, its noise modelled; and the naive one, which takes the pu
 the true ones. The naive one needs the law of four exact sums. It is nearly Normal; its mean and
 covariance are computed by quadrature.
 
-Run it with ``python -m pymc_dp.examples.glm [--output DIR] [--draws N] [--seed S]``.
+Run it with ``python3 run.py example glm [--output DIR] [--draws N] [--seed S]``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from scipy import special, stats
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import report
-from pymc_dp.examples.report import COLOURS
+import report
+from report import COLOURS
 
 PEOPLE = 1000
 EPSILON = 0.25  # of each of the four sums: a total of one
@@ -288,7 +288,7 @@ def _curves(ax: Axes, study: Study, draws: dict[str, np.ndarray]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> dict[str, tuple[Study, dict[str, DataTree]]]:
     """Run both studies, print their tables, write the figure."""
-    args = report.options("glm", __doc__, argv, study=("both", *REGRESSIONS), people=PEOPLE,
+    args = report.options(__doc__, argv, study=("both", *REGRESSIONS), people=PEOPLE,
                           draws=2000, seed=5,  # of noise of ordinary size
                           output=Path("glm_output"))  # fmt: skip
     results = {}

@@ -9,7 +9,7 @@ are two of its margins. `TableGibbs` draws the table given both, which is exact.
 estimation of the posterior (SPPE) or the likelihood (SPLE) needs only that it can be simulated. The
 reference adds up what the counts can be (`enumerate_counts`).
 
-Run it with ``python -m pymc_dp.examples.naive_bayes [--method sppe|sple|both|none] [--rounds R]
+Run it with ``python3 run.py example naive_bayes [--method sppe|sple|both|none] [--rounds R]
 [--simulations N] [--draws D]``.
 """
 
@@ -24,7 +24,7 @@ from scipy import special, stats
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import report
+import report
 
 PEOPLE, ALPHA, SCALE = 100, 2.0, 0.4
 # (class, feature, value)
@@ -103,7 +103,7 @@ def exact(model: pm.Model, draws: int, seed: int) -> DataTree:
 
 def main(arguments: Sequence[str] | None = None) -> Mapping[str, report.Draws]:
     """Run the example."""
-    args = report.options("naive_bayes", __doc__, arguments, **report.NEURAL, draws=4000)
+    args = report.options(__doc__, arguments, **report.NEURAL, draws=4000)
     model = build()
     with report.timed("table"):
         found = {"table (exact)": chances(exact(model, args.draws, args.seed))}

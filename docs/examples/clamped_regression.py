@@ -10,7 +10,7 @@ The model is that of the confidential records, and nothing in it says how it wil
 reference. Every fit finds the ridge that noise leaves: the three coefficients are much less
 certain than 100 persons would make them.
 
-Run it with ``python -m pymc_dp.examples.clamped_regression [--method sppe|sple|both|none]
+Run it with ``python3 run.py example clamped_regression [--method sppe|sple|both|none]
 [--rounds R] [--simulations N] [--draws D]``.
 """
 
@@ -23,7 +23,7 @@ import pymc as pm
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import report
+import report
 
 PEOPLE, REACH, EPSILON = 100, 10.0, 10.0
 CENTRE = np.array([0.90014, -1.17335])  # of the covariates, public
@@ -80,7 +80,7 @@ def exact(model: pm.Model, draws: int, seed: int) -> DataTree:
 
 def main(arguments: Sequence[str] | None = None) -> Mapping[str, report.Draws]:
     """Run the example."""
-    args = report.options("clamped_regression", __doc__, arguments, **report.NEURAL, draws=5000)
+    args = report.options(__doc__, arguments, **report.NEURAL, draws=5000)
     model = build()
     with report.timed("records"):
         found = {"records (exact)": coefficients(exact(model, args.draws, args.seed))}

@@ -9,7 +9,7 @@ The model is that of the confidential counts. Given its state's total, a state's
 multinomial; `TableGibbs` draws it with the total kept and every release accounted for, and NUTS
 the rates. The naive analysis takes the published tract counts for the true ones.
 
-Run it with ``python -m pymc_dp.examples.census [--tracts N] [--cores C] [--output DIR]``.
+Run it with ``python3 run.py example census [--tracts N] [--cores C] [--output DIR]``.
 With very many tracts, set ``OPENBLAS_NUM_THREADS=1``: else the threads of the linear algebra, which
 has little to do here, take the cores from the chains.
 """
@@ -29,7 +29,7 @@ from scipy import stats
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import report
+import report
 
 STATES, TRACTS_IN_COUNTY = 4, 10
 SIGMA = {"tract": 12.0, "county": 6.0}  # of the noise
@@ -164,9 +164,7 @@ def picture(found: dict[str, tuple]) -> Figure:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, tuple]:
     """Run the example."""
-    args = report.options(
-        "census", __doc__, arguments, tracts=400, draws=2000, cores=int, output=Path
-    )
+    args = report.options(__doc__, arguments, tracts=400, draws=2000, cores=int, output=Path)
     data = simulate(args.tracts, args.seed)
     tracts, counties = data.counts.size, by_county(data.counts).size
     with report.timed(f"{tracts:,} tracts in {counties:,} counties of {STATES} states"):

@@ -7,7 +7,7 @@ the population's mean and variance is computed under a flat and under an informa
 and without the public bounds, and set beside two closed forms: the analysis of the confidential
 statistics, and the naive one, which takes the released statistics for exact.
 
-Run it with ``python -m pymc_dp.examples.blood_lead [--output DIR] [--draws N] [--seed S]``.
+Run it with ``python3 run.py example [--output DIR] [--draws N] [--seed S]``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from scipy import stats
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import report
-from pymc_dp.examples.report import BLUE, GREEN, ORANGE
+import report
+from report import BLUE, GREEN, ORANGE
 
 Prior = Literal["flat", "informative"]
 PRIORS: tuple[Prior, ...] = ("flat", "informative")
@@ -276,9 +276,7 @@ def figure_side_by_side(idata: DataTree) -> Figure:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Sample the four posteriors, print the table, write the figures."""
-    args = report.options(
-        "blood_lead", __doc__, argv, draws=10_000, output=Path("blood_lead_output")
-    )
+    args = report.options(__doc__, argv, draws=10_000, output=Path("blood_lead_output"))
     report.say(
         report.table(
             f"Blood lead of {N} policemen, each value publicly within [0, 100] µg/dl",

@@ -1,6 +1,7 @@
 """What the examples share: options, printed tables, pictures, and what posteriors say.
 
-Models, data and analyses are in the examples themselves, each in one file.
+Models, data and analyses are in the examples themselves, each in one file. Whoever copies one
+elsewhere copies this file, too.
 """
 
 from __future__ import annotations
@@ -56,14 +57,13 @@ HELP = {
 
 
 def options(
-    name: str, doc: str | None, arguments: Sequence[str] | None, **defaults: Any
+    doc: str | None, arguments: Sequence[str] | None, **defaults: Any
 ) -> argparse.Namespace:
     """Read the command line of an example: options by name, with their defaults.
 
     Of a tuple of choices the first is the default; a type has none.
     """
     parser = argparse.ArgumentParser(
-        prog=f"python -m pymc_dp.examples.{name}",
         description=(doc or "").split("\n", maxsplit=1)[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

@@ -13,7 +13,7 @@ school, 763 boys, privatised here with a seed that is printed. Particle importan
 is exact in the limit but made for this model, gives the reference for the school, and what a curve
 with next to no noise would say.
 
-Run it with ``python -m pymc_dp.examples.sir [--epsilon E] [--method sppe|sple|both|none]
+Run it with ``python3 run.py example sir [--epsilon E] [--method sppe|sple|both|none]
 [--rounds R] [--simulations N] [--output DIR]``.
 """
 
@@ -33,8 +33,8 @@ from scipy import stats
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import report
-from pymc_dp.examples.sir_simulator import (
+import report
+from sir_simulator import (
     Epidemic,
     Weighted,
     binomial_log_mass,
@@ -283,7 +283,7 @@ def main(
 ) -> list[tuple[Study, dict[str, np.ndarray]]]:
     """Run the example."""
     args = report.options(
-        "sir", __doc__, arguments, epsilon=10.0, study=("both", "measles", "school"),
+        __doc__, arguments, epsilon=10.0, study=("both", "measles", "school"),
         **report.NEURAL, no_particles=False, draws=2000, output=Path,
     )  # fmt: skip
     rng = np.random.default_rng(args.seed)

@@ -10,7 +10,7 @@ which takes the released sums for exact. The prior is that of Bernstein & Sheldo
 Then the states are split at random, 36 to fit and 10 to predict, many times over: how often do the
 predictive intervals cover?
 
-Run it with ``python -m pymc_dp.examples.cirrhosis [--epsilon E] [--splits N] [--output DIR]``.
+Run it with ``python3 run.py example cirrhosis [--epsilon E] [--splits N] [--output DIR]``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scipy import stats
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.examples import report
+import report
 
 # Consumption of wine and of liquor per head, and deaths from cirrhosis per 100,000.
 # fmt: off
@@ -339,7 +339,7 @@ def figure_coverage(found: dict[str, np.ndarray], epsilons: Sequence[float] = EP
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Release the sums, fit, print the tables, write the figures."""
-    args = report.options("cirrhosis", __doc__, argv, epsilon=1.0, splits=20, draws=5_000, seed=5,
+    args = report.options(__doc__, argv, epsilon=1.0, splits=20, draws=5_000, seed=5,
                           output=Path("cirrhosis_output"))  # fmt: skip
     x, y = states()
     released = release(x, y, args.epsilon, np.random.default_rng(args.seed))
