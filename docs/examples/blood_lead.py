@@ -274,7 +274,7 @@ def figure_side_by_side(idata: DataTree) -> Figure:
     return figure
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> dict[tuple[Prior, bool], DataTree]:
     """Sample the four posteriors, print the table, write the figures."""
     args = report.options(__doc__, argv, draws=10_000, output=Path("blood_lead_output"))
     report.say(
@@ -306,6 +306,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         posterior_predictive=figure_posterior_predictive(fits, size=20, seed=args.seed),
         side_by_side=figure_side_by_side(fits["flat", True]),
     )
+    return fits
 
 
 if __name__ == "__main__":

@@ -337,7 +337,7 @@ def figure_coverage(found: dict[str, np.ndarray], epsilons: Sequence[float] = EP
     return figure
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> dict[str, Posterior]:
     """Release the sums, fit, print the tables, write the figures."""
     args = report.options(__doc__, argv, epsilon=1.0, splits=20, draws=5_000, seed=5,
                           output=Path("cirrhosis_output"))  # fmt: skip
@@ -359,6 +359,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         report.say(coverage_table(found))
         figures["coverage"] = figure_coverage(found)
     report.write(args.output, **figures)
+    return fits
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import report
 import sir
 import sir_simulator as simulator
 from pymc_dp.graphs.questions import PLAIN_MODE
-from tests.agreement import same_law
+from tests.agreement import same_law, values_follow
 from tests.references import references
 
 SEED = 3
@@ -22,31 +22,6 @@ def curves(seed, n, times, *, beta, gamma, **kwargs):
     return simulator.simulate(np.random.default_rng(seed), np.full(n, beta), gamma, times, **kwargs)
 
 
-def event_by_event(rng, population, beta, gamma, times):
-    """Gillespie's algorithm as in a textbook."""
-    s, i, now, out = population - 1, 1, 0.0, []
-    for time in times:
-        while True:
-            rates = np.array([beta * s * i / population, gamma * i])
-            ahead = now + rng.exponential(1 / rates.sum()) if i else np.inf
-            if ahead > time:  # the waiting time has no memory
-                now = time
-                break
-            now = ahead
-            if rng.random() < rates[0] / rates.sum():
-                s, i = s - 1, i + 1
-            else:
-                i -= 1
-        out.append(i)
-    return out
-
-
-def test_every_event_drawn_is_gillespies_algorithm():
-    times, rng = [1.0, 3.0, 6.0, 12.0], np.random.default_rng(SEED)
-    slow = np.array([event_by_event(rng, 60, 1.2, 0.4, times) for _ in range(1500)])
-    same_law(slow, curves(SEED, 20_000, times, beta=1.2, gamma=0.4, population=60))
-
-
 def test_steps_follow_the_law_of_the_events():
     size = {"beta": 0.61, "gamma": 0.049, "population": 20_000}
     times = np.array([10.0, 17.0, 34.0, 68.0])
@@ -54,7 +29,8 @@ def test_steps_follow_the_law_of_the_events():
     same_law(curves(2, 10_000, times, **size), exact)
 
 
-def generator_matrix(population, beta, gamma):
+def laws(population, beta, gamma, times, weights=None):
+    """Yield the law of S and I at each time, by the matrix exponential, times weights of I."""
     states = [(s, i) for s in range(population) for i in range(population + 1 - s)]
     index = {state: k for k, state in enumerate(states)}
     q = np.zeros((len(states), len(states)))
@@ -63,17 +39,27 @@ def generator_matrix(population, beta, gamma):
             if rate:
                 q[k, index[to]] += rate
                 q[k, k] -= rate
-    return states, q
+    infected = np.array([i for _, i in states])
+    law = np.eye(len(states))[index[population - 1, 1]]
+    for k, wait in enumerate(np.diff(times, prepend=0.0)):
+        law = law @ linalg.expm(q * wait)
+        if weights is not None:
+            law = law * weights[k, infected]
+        yield infected, law
+
+
+def test_every_event_is_drawn():
+    times = np.array([1.0, 3.0, 6.0, 12.0])
+    drawn = curves(SEED, 20_000, times, beta=1.2, gamma=0.4, population=20)
+    for k, (infected, law) in enumerate(laws(20, 1.2, 0.4, times)):
+        chances = np.bincount(infected, law)
+        values_follow(drawn[:, k], np.arange(len(chances)), chances)
 
 
 def test_likelihood_is_unbiased():
-    population, beta, gamma, times = 7, 1.1, 0.5, np.array([0.5, 2.0, 5.0])
+    size = population, beta, gamma, times = 7, 1.1, 0.5, np.array([0.5, 2.0, 5.0])
     log_mass = simulator.binomial_log_mass(np.array([6, 9, 5]), 20, 2.0, population)
-    states, q = generator_matrix(population, beta, gamma)
-    law = np.array([float(state == (population - 1, 1)) for state in states])
-    infected = np.array([i for _, i in states])
-    for k, wait in enumerate(np.diff(times, prepend=0.0)):
-        law = law @ linalg.expm(q * wait) * np.exp(log_mass[k, infected])
+    *_, (_, law) = laws(*size, np.exp(log_mass))
     rng, rates = np.random.default_rng(SEED), (np.full(20_000, rate) for rate in (beta, gamma))
     logs = simulator._log_likelihoods(rng, *rates, population, 1, times, log_mass, 10)
     estimates = np.exp(logs)
