@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytensor.tensor as pt
@@ -18,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
 from pymc_dp.laws.integrated import integrated_release
-from pymc_dp.laws.shown import as_released, of_multiples, of_weights
+from pymc_dp.laws.shown import as_released, of_multiples
 from pymc_dp.laws.sum_law import LAST_RESORTS, Change
 from pymc_dp.plugins.inversion.lattice import on_lattice
 from pymc_dp.plugins.inversion.law import Inverted
@@ -28,7 +28,7 @@ from pymc_dp.plugins.inversion.readable import readable_law
 from pymc_dp.plugins.inversion.summand import read_summand, summand_of
 from pymc_dp.plugins.inversion.trial import require_found, trial_of
 from pymc_dp.reading.bounds import at_start
-from pymc_dp.reading.columns import column_parameters, only_column, width_of
+from pymc_dp.reading.columns import column_parameters, only_column
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import (
     Reading,
@@ -71,7 +71,7 @@ def of_all_records(reading: Reading, group: Block) -> Change:
     records, mine = _read(reading, group)
     column, name = only_column(records, mine)
     with _by_inversion(records):
-        found = sum_of_all(records, record_length(records), column, mine)
+        found = sum_of_all(records, column, name, mine)
         trials = [_by_inversion(records)(trial) for trial in bulk_trials(found, name)]
     return Change(replaced={mine[0]: found}, trials=trials)
 
@@ -80,8 +80,7 @@ def of_all_records(reading: Reading, group: Block) -> Change:
 def of_groups(reading: Reading, group: Block) -> Change:
     """Integrate records out of sums over groups, of one function of a record."""
     records, mine = _read(reading, group)
-    part = part_of(reading, mine, records)
-    sums = [read_statistic(reading, release, records, (), part) for release in mine]
+    part, sums = part_of(reading, mine, records)
     if is_shared(*sums):
         raise Declined(
             f"by inversion by group: records of {records.name!r} are used more than once, and "
@@ -92,7 +91,8 @@ def of_groups(reading: Reading, group: Block) -> Change:
     for statistic in sums:
         what, of = "by inversion by group", f"the release {statistic.rv.name!r}"
         with about(what):
-            released = sums_by_group(records, part, statistic, len(sums) > 1)
+            name = f"{records.name}_{statistic.rv.name}" if len(sums) > 1 else str(records.name)
+            released = sums_by_group(records, part, statistic, name)
             with about(of):
                 trials = bulk_trials(released, str(records.name))
         change.trials += [about(what)(about(of)(trial)) for trial in trials]
@@ -101,15 +101,18 @@ def of_groups(reading: Reading, group: Block) -> Change:
 
 
 def sum_of_all(
-    records: TensorVariable, n: int, column: int, releases: Sequence[TensorVariable]
+    records: TensorVariable, column: int, of: str, releases: Sequence[TensorVariable]
 ) -> TensorVariable:
-    """Return the release of a sum over n records alike, a vector or a column, without these.
+    """Return the release of a sum over all records alike, a vector or a column, without these.
+
+    What is shown of the sum in results has a name that begins with `of`.
 
     Raises
     ------
     NotImplementedError, ValueError
         Where this does not apply; the message names the variable and says why.
     """
+    n = record_length(records)
     law, given = readable_law(records)
     # Small integers and floats in the graph would be computed with in single precision.
     parameters = [p.astype("float64") for p in column_parameters(records, column, given)]
@@ -121,10 +124,9 @@ def sum_of_all(
             f"dependent: only one release, of one sum, can be inverted"
         )
     [release] = releases
-    name, mechanism = release.name, release_mechanism(release)
-    statistic = release_statistic(release)
+    name, statistic = release.name, release_statistic(release)
     with about(f"the release {name!r}"):
-        noise_parts(mechanism, whole=not records.dtype.startswith("float"))
+        noise_parts(release_mechanism(release), whole=not records.dtype.startswith("float"))
     others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if others:
         raise Declined(
@@ -149,15 +151,54 @@ def sum_of_all(
             instead="" if error.near else instead,
             near=error.near,
         ) from None
-    with about(f"the release {name!r}"):
+    one_group = np.array([n]), np.ones(1), np.array([added])
+    return without_records(release, records, law, parameters, summand, one_group, of)
+
+
+def sums_by_group(
+    rv: TensorVariable, part: TensorVariable, release: Statistic, of: str
+) -> TensorVariable:
+    """Return the release of sums over groups of a function of each record, without these.
+
+    What is shown of the sums in results has a name that begins with `of`.
+    """
+    law, given = readable_law(rv)
+    with about(f"the release {release.rv.name!r}"):
+        noise_parts(release_mechanism(release.rv), whole=not rv.dtype.startswith("float"))
+    groups = release.sizes, release.factors(rv), release.offset
+    parameters = [p.astype("float64") for p in release.parameters(rv, given)]
+    scalars = [p[0] if p.type.ndim else p for p in parameters]
+    positive = starts_at_zero(law, scalars, str(rv.name))
+    with about(f"the release {release.rv.name!r}"):
+        summand = summand_of(part, rv, math.prod(lengths(rv)), positive)
+    return without_records(release.rv, rv, law, parameters, summand, groups, of)
+
+
+def without_records(
+    release: TensorVariable, records: TensorVariable, law, parameters, summand, groups, of: str
+) -> TensorVariable:
+    """Return a release of ``factor * sum + added`` over groups of records, without the records.
+
+    Parameters
+    ----------
+    law, parameters : the law of a record; a parameter is a vector of the groups, or a scalar.
+    summand : what each record adds to a sum.
+    groups : vectors of the groups: the number of records, the factor and what is added.
+    of : begins the name that the sums have in results.
+    """
+    mechanism, shape = release_mechanism(release), lengths(release_statistic(release))
+    sizes, factor, added = (x.reshape(shape) for x in groups)
+    parameters = [
+        p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in parameters
+    ]
+    with about(f"the release {release.name!r}"):
         summand = on_lattice(summand, law, parameters, str(records.name))
-        summand.require(records, mechanism, 1.0, added)
-    shown = as_released(release, 1)
+        summand.require(records, mechanism, factor, added)
+    shown = as_released(release, sizes.size)
     if found := summand.multiple:
-        factor, of_each = np.array(found).reshape(2, 1)
-        several = records.type.ndim > 1 and width_of(records) > 1
-        of = f"{records.name}_{column}" if several else str(records.name)
-        shown = of_multiples(of, records.owner.op, np.array(n), factor, n * of_each + added)
+        times, of_each = found
+        sums = groups[0], times * groups[1], of_each * groups[0] * groups[1] + groups[2]
+        shown = of_multiples(of, records.owner.op, *sums)
     graphs = [summand.h, *summand.breakpoints]
     public = [
         v for v in graph_inputs(graphs) if v is not summand.record and not isinstance(v, Constant)
@@ -165,41 +206,8 @@ def sum_of_all(
     # What the law keeps is no part of the model.
     own = {v: v.type() for v in public}
     summand = summand.rewritten(lambda g: clone_replace(g, own, rebuild_strict=False))
-    numbers = np.full(shape, n), np.ones(shape), np.full(shape, added)
-    inverted = Inverted(law, *numbers, summand, tuple(own.values()), shown)
-    parameters = [pt.broadcast_to(p, shape) for p in parameters]
+    inverted = Inverted(law, sizes, factor, added, summand, tuple(own.values()), shown)
     return integrated_release(inverted, mechanism, *parameters, *public)
-
-
-def sums_by_group(
-    rv: TensorVariable, part: TensorVariable, release: Statistic, several: bool
-) -> TensorVariable:
-    """Return the release of sums over groups of a function of each record, without these.
-
-    `several` says whether there are others of these records, which decides on the name.
-    """
-    mechanism, shape = release_mechanism(release.rv), lengths(release.rv)
-    law, given = readable_law(rv)
-    with about(f"the release {release.rv.name!r}"):
-        noise_parts(mechanism, whole=not rv.dtype.startswith("float"))
-    sizes, factor, added = (
-        x.reshape(shape) for x in (release.sizes, release.factors(rv), release.offset)
-    )
-    parameters = release.parameters(rv, given)
-    own = [p.astype("float64") for p in parameters]
-    scalars = [p[0] if p.type.ndim else p for p in own]
-    own = [p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in own]
-    positive = starts_at_zero(law, scalars, str(rv.name))
-    with about(f"the release {release.rv.name!r}"):
-        summand = summand_of(part, rv, math.prod(lengths(rv)), positive)
-        summand = on_lattice(summand, law, own, str(rv.name))
-        summand.require(rv, mechanism, factor, added)
-    shown = as_released(release.rv, release.offset.size)
-    if part is rv:
-        of = f"{rv.name}_{release.rv.name}" if several else str(rv.name)
-        shown = of_weights(of, rv.owner.op, release)
-    inverted = Inverted(law, sizes, factor, added, summand, (), shown)
-    return integrated_release(inverted, mechanism, *own)
 
 
 def bulk_trials(release: TensorVariable, name: str) -> list[Callable[[], None]]:
@@ -225,8 +233,10 @@ def bulk_trials(release: TensorVariable, name: str) -> list[Callable[[], None]]:
     return [trial_of(found_at)]
 
 
-def part_of(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) -> TensorVariable:
-    """Return the function of each record that all releases are linear in."""
+def part_of(
+    reading: Reading, mine: list[TensorVariable], rv: TensorVariable
+) -> tuple[TensorVariable, list[Statistic]]:
+    """Return the function of each record that all releases are linear in, and their weights."""
     above = ancestors([release_statistic(r) for r in mine], blockers=[rv])
     for found in (rv, *above):  # sums of the records themselves first
         elementwise = found.owner is not None and isinstance(found.owner.op, Elemwise)
@@ -236,12 +246,8 @@ def part_of(reading: Reading, mine: list[TensorVariable], rv: TensorVariable) ->
             continue
         if not _of_one_record(found, rv):
             continue
-        try:
-            for release in mine:
-                read_statistic(reading, release, rv, (), found)
-        except Declined:
-            continue
-        return found
+        with suppress(Declined):
+            return found, [read_statistic(reading, r, rv, (), found) for r in mine]
     raise Declined(
         f"by inversion by group: the releases of {rv.name!r} are no sums of one function of a "
         f"single record: write it once for all records, c = pt.clip(x, a, b), and release sums of c"

@@ -457,8 +457,8 @@ def test_routes_and_explain():
 def test_inversion_is_the_last_resort(monkeypatch):
     asked = []
 
-    def sum_of_all(records, n, column, releases):
-        asked.append((records.name, n, [r.name for r in releases]))
+    def sum_of_all(records, column, of, releases):
+        asked.append((of, records.type.shape[0], [r.name for r in releases]))
         if refuse:
             raise Declined("too hard")
         return pm.Normal.dist(records.owner.inputs[-1].squeeze(), 1.0, shape=2)

@@ -30,7 +30,7 @@ from tests.references import legendre
 
 def marginal_of(model, records="x", release="z"):
     x = model[records]
-    return sum_of_all(x, int(x.type.shape[0]), 0, [model[release]])
+    return sum_of_all(x, 0, str(x.name), [model[release]])
 
 
 def density(model, names):
@@ -372,7 +372,7 @@ def test_two_releases_are_refused():
         dp.PrivateObservation("z", x.sum(), LAPLACE)
         dp.PrivateObservation("w", (x**2).sum(), LAPLACE)
     with pytest.raises(NotImplementedError, match=r"'z', 'w'.*only one release, of one sum"):
-        sum_of_all(model["x"], 20, 0, [model["z"], model["w"]])
+        sum_of_all(model["x"], 0, "x", [model["z"], model["w"]])
 
 
 def test_statistic_mixed_with_a_parameter_is_refused():
