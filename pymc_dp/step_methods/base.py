@@ -136,12 +136,18 @@ class DPStepState(StepMethodState):
     """State of a step without tuning: its random generator."""
 
 
+def tagged_competence(name: str, var: Any) -> Competence:
+    """Return IDEAL for variables tagged with the name of a step."""
+    tagged = getattr(var.tag, "dp_step", None) == name
+    return Competence.IDEAL if tagged else Competence.INCOMPATIBLE
+
+
 class DPStep(BlockedStep):
     """A Gibbs step: draws its variables from their full conditional.
 
     One that draws them one after the other has ``_read(reading, rv, initial_point)``, what it takes
     to draw a variable or why it cannot, `Declined`, and ``_draw(name, point, *read)``, a draw of
-    it; others have `_prepare` and `step`.
+    it; `TableStep` draws several at once; others have `_prepare` and `step`.
     """
 
     default_blocked = True
@@ -223,8 +229,7 @@ class DPStep(BlockedStep):
     @classmethod
     def competence(cls, var, has_grad=None):
         """IDEAL for variables tagged with this step's name, which `dp.collapse` does."""
-        tagged = getattr(var.tag, "dp_step", None) == cls.__name__
-        return Competence.IDEAL if tagged else Competence.INCOMPATIBLE
+        return tagged_competence(cls.__name__, var)
 
 
 def in_a_row(parts: Iterable[Any]) -> TensorVariable:

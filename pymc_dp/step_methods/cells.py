@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from pymc.step_methods.compound import Competence
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.reading.groups import blocks
 from pymc_dp.reading.model import Reading
+from pymc_dp.step_methods.base import tagged_competence
 from pymc_dp.step_methods.records import RecordMetropolis
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 from pymc_dp.step_methods.tables import TableGibbs, read_table, together
@@ -95,8 +95,7 @@ class CellGibbs(RecordMetropolis):
     @classmethod
     def competence(cls, var, has_grad=None):
         """IDEAL for variables tagged with this step's name, which `dp.collapse` does."""
-        tagged = getattr(var.tag, "dp_step", None) == cls.__name__
-        return Competence.IDEAL if tagged else Competence.INCOMPATIBLE
+        return tagged_competence(cls.__name__, var)
 
 
 def _check_cells(reading: Reading, rv: TensorVariable) -> None:

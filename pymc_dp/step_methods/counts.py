@@ -37,7 +37,6 @@ from pymc_dp.step_methods.base import (
     in_a_row,
     point_function,
     unusable,
-    updated_by,
     value_writer,
 )
 from pymc_dp.step_methods.conjugacy.registry import FAMILIES, find_families, require_itself
@@ -45,13 +44,13 @@ from pymc_dp.step_methods.conjugate import conditional
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 from pymc_dp.step_methods.tables import (
     Table,
+    TableStep,
     hold_parts,
     make_table,
     overlaps,
     read_table,
     releases_of_counts,
 )
-from pymc_dp.step_methods.weave import WeavingStep
 
 _CELLS = 200  # of a table whose pairs all see every release
 _ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was
@@ -59,7 +58,7 @@ _FEW_ENTRIES = 8  # of a release: looking at all of them costs no more than choo
 
 
 @STEPS.register(order=30)
-class CountGibbs(WeavingStep):
+class CountGibbs(TableStep):
     r"""Draw confidential counts exactly from their full conditional given the releases.
 
     A binomial count c of n has :math:`p(c \mid p, z) \propto \mathrm{Binomial}(c; n, p)\,
@@ -126,43 +125,35 @@ class CountGibbs(WeavingStep):
         mine += [p for rv in mine if (p := count_parameter(reading, rv)) is not None]
         return [mine]
 
-    def _prepare(self, reading, initial_point):
-        self._tables = []
+    def _groups(self, reading):
         counted = [rv for rv in self.model_rvs if is_count(rv)]
-        owners = {rv: count_parameter(reading, rv) for rv in counted}
+        owners = [count_parameter(reading, rv) for rv in counted]
         for rv in self.model_rvs:
-            if rv not in counted and rv not in owners.values():
+            if rv not in counted and rv not in owners:
                 raise ValueError(
                     f"CountGibbs cannot update {rv.name!r}: it is neither a Binomial or "
                     f"Multinomial count nor the conjugate probability of one among vars="
                 )
-        point = initial_point or reading.model.initial_point()
-        for rv in counted:
-            parameter = owners[rv] if owners[rv] in self.model_rvs else None
-            with updated_by("CountGibbs", rv):
-                check_count(reading, rv)
-                self._tables.append(table := _table(reading, rv, parameter, point))
-            if table.lattice:
-                hold_parts(self, reading, (rv,))
-            else:
-                with suppress(ValueError):  # compiled once, before the chains' processes start
-                    table.update(np.random.default_rng(0), point)
-            self._hold_whole(children(reading, rv))
-        self._find_moves(reading, initial_point)
+        return [(rv,) for rv in counted]
 
-    def step(self, point):
-        """Draw every table, and its probabilities, once."""
-        for table in self._tables:
-            point = table.update(self.rng, point)
-        return self._weave(point), [{}]
+    def _read(self, reading, rvs, point):
+        [rv] = rvs
+        check_count(reading, rv)
+        table = _table(reading, rv, _drawn_along(reading, rv, self.model_rvs), point)
+        if table.lattice:
+            hold_parts(self, reading, rvs)
+        else:
+            with suppress(ValueError):  # compiled once, before the chains' processes start
+                table.update(np.random.default_rng(0), point)
+        self._hold_whole(children(reading, rv))
+        return table
 
     @classmethod
     def loop_draws(cls, reading, group):
         """See `DPStep.loop_draws`."""
         point, found = reading.model.initial_point(), []
         for rv in filter(is_count, group):
-            owner = count_parameter(reading, rv)
-            parameter = owner if owner in group else None
+            parameter = _drawn_along(reading, rv, group)
             uncovered = f"{rv.name!r}: a table that overlaps, or is listed, is not covered"
             if not isinstance(rv.owner.op, BinomialRV) and overlaps(reading, rv):
                 raise Declined(uncovered)  # before its moves are made, which compiles
@@ -235,12 +226,12 @@ class _Table:
         else:
             self._draw_counts(rng, counts, weights, point)
         drawn = counts[1] if self.binary else counts
-        point = {**point, self.name: np.asarray(drawn, dtype=old.dtype)}
+        found = {self.name: np.asarray(drawn, dtype=old.dtype)}
         if self.draw is not None:
             posterior = weights + counts
             natural = posterior[::-1] if self.binary else [*posterior, 0.0]
-            point[self.parameter] = self.draw(rng, natural)
-        return point
+            found[self.parameter] = self.draw(rng, natural)
+        return found
 
     def _draw_counts(self, rng, counts, weights, point):
         integrated, noise = self.parameter is not None, self.noise
@@ -428,6 +419,12 @@ def check_count(reading: Reading, rv: TensorVariable) -> None:
     releases_of_counts(reading, rv)
     if isinstance(rv.owner.op, MultinomialRV):
         known_cells(rv)
+
+
+def _drawn_along(reading: Reading, rv, rvs) -> TensorVariable | None:
+    """Return the probabilities of a count if they are among `rvs`, drawn along with it."""
+    parameter = count_parameter(reading, rv)
+    return parameter if parameter in rvs else None
 
 
 def count_parameter(reading: Reading, rv: TensorVariable) -> TensorVariable | None:

@@ -1,10 +1,10 @@
 """A slice step for parameters that bounds of the records confine to a feasible region."""
 
 import pymc as pm
-from pymc.step_methods.compound import Competence
 
 from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.reading.model import releases
+from pymc_dp.step_methods.base import tagged_competence
 from pymc_dp.step_methods.registry import STEPS, concerned
 
 
@@ -27,5 +27,4 @@ class FeasibleSlice(pm.Slice):
     @staticmethod
     def competence(var, has_grad=None):
         """IDEAL for variables tagged with this step's name, which `dp.collapse` does."""
-        tagged = getattr(var.tag, "dp_step", None) == "FeasibleSlice"
-        return Competence.IDEAL if tagged else Competence.INCOMPATIBLE
+        return tagged_competence("FeasibleSlice", var)

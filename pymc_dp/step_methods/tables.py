@@ -47,8 +47,33 @@ _BASES = 4  # of directions: what a cell that is nearly empty stops in one, anot
 _CELLS_A_ROUND = 24  # for each so many, a draw goes once more along all directions
 
 
+class TableStep(WeavingStep):
+    """A step that draws tables of counts, each by its ``update(rng, point)``: new values by name.
+
+    It has ``_groups(reading)``, the variables of each table, and ``_read(reading, rvs, point)``, a
+    table or why there is none, `Declined`.
+    """
+
+    def _prepare(self, reading, initial_point):
+        point = initial_point or reading.model.initial_point()
+        self._updates = []
+        for rvs in self._groups(reading):
+            with updated_by(type(self).__name__, rvs[0]):
+                self._updates.append(self._read(reading, rvs, point))
+        self._find_moves(reading, point)
+
+    def _groups(self, reading: Reading) -> list[tuple[TensorVariable, ...]]:
+        raise NotImplementedError
+
+    def step(self, point):
+        """Draw every table once, and move the parameters along."""
+        for table in self._updates:
+            point = {**point, **table.update(self.rng, point)}
+        return self._weave(point), [{}]
+
+
 @STEPS.register(order=60)
-class TableGibbs(WeavingStep):
+class TableGibbs(TableStep):
     r"""Draw tables of confidential counts exactly, given noisy cells and noisy sums of cells.
 
     A release m of the counts y has the statistic :math:`S_m = \sum_i a_{mi} y_i`, a cell, a sum
@@ -126,30 +151,20 @@ class TableGibbs(WeavingStep):
         found = accepted(partial(read_table, reading), concerned(reading, left))
         return [[rv for rv in found if {*together(reading, rv)} <= {*left}]]
 
-    def _prepare(self, reading, initial_point):
-        self._updates = []
-        left = list(self.model_rvs)
+    def _groups(self, reading):
+        found, left = [], list(self.model_rvs)
         while left:
             rvs = together(reading, left[0])
-            rvs = rvs if set(rvs) <= set(left) else (left[0],)
-            with updated_by(type(self).__name__, left[0]):
-                self._updates.append(self._read(reading, rvs, initial_point))
-            left = [rv for rv in left if rv not in rvs]
-        self._find_moves(reading, initial_point)
+            found.append(rvs if {*rvs} <= {*left} else (left[0],))
+            left = [rv for rv in left if rv not in found[-1]]
+        return found
 
-    def _read(self, reading, rvs, initial_point):
-        point = initial_point or reading.model.initial_point()
-        table = make_table(reading, tuple(rvs), point)
+    def _read(self, reading, rvs, point):
+        table = make_table(reading, rvs, point)
         hold_parts(self, reading, rvs)
         # Compiled once, before the chains' processes start.
         table.update(np.random.default_rng(0), point)
         return table
-
-    def step(self, point):
-        """Draw every table once."""
-        for table in self._updates:
-            point = {**point, **table.update(self.rng, point)}
-        return self._weave(point), [{}]
 
 
 class _Entries(NamedTuple):

@@ -127,7 +127,7 @@ def test_sums_by_a_matrix_of_whole_numbers_leave_no_gaps(matrix):
         sums = pt.dot(matrix, k)
         z = [2_500] * 4 if len(matrix) == 4 else [5_000, 5_000]
         dp.PrivateObservation("z", sums, dp.GeometricMechanism(1.0), observed=z)
-    assert step_of(dp.CountGibbs, model, "k")._tables[0].concave
+    assert step_of(dp.CountGibbs, model, "k")._updates[0].concave
 
 
 @pytest.mark.parametrize(

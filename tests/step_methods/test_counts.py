@@ -150,7 +150,7 @@ def test_what_is_not_known_to_be_log_concave_is_listed(statistic, mechanism, con
     with pm.Model() as model:
         c = pm.Multinomial("c", 40, np.ones(11) / 11)
         dp.PrivateObservation("z", statistic(c), mechanism, observed=[3.0, 4.0])
-    assert CountGibbs([c], model=model)._tables[0].concave is concave
+    assert CountGibbs([c], model=model)._updates[0].concave is concave
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_overlapping_margins_against_all_tables(spelling):
     model = margins(spelling)
     assert {type(step).__name__ for step in dp.steps(model)} == {"CountGibbs"}
     step = step_of(CountGibbs, model, "p", "c")
-    assert step._tables[0].lattice.directions.shape[0] >= 7
+    assert step._updates[0].lattice.directions.shape[0] >= 7
     bars = np.array(list(itertools.combinations(range(12), 7)))
     tables = np.diff(bars, axis=1, prepend=-1, append=12) - 1
     log_chances = (special.gammaln(tables + ALPHA) - special.gammaln(tables + 1)).sum(axis=1)
