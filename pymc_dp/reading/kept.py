@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, wraps
-from hashlib import blake2b
+from hashlib import sha256
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -152,13 +152,18 @@ def _inside(graphs: Sequence[Variable]) -> Iterator[Variable]:
 
 def _digest(value: Any) -> Any:
     """Return a hash of an array's content; of other objects their id."""
+    return content_digest(value) or id(value)
+
+
+def content_digest(value: Any) -> tuple[Any, ...] | None:
+    """Return a hash of the content of an array, sparse or not; None for other objects."""
     if issparse(value):
         coo = value.tocoo()
-        return tuple(map(_digest, (coo.data, *coo.coords)))
+        return value.shape, *map(content_digest, (coo.data, *coo.coords))
     if not isinstance(value, np.ndarray) or value.dtype == "O":
-        return id(value)
+        return None
     content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    return value.dtype.str, value.shape, blake2b(content, digest_size=16).digest()
+    return str(value.dtype), value.shape, sha256(content).hexdigest()
 
 
 def frozen(copy: pm.Model, model: pm.Model) -> pm.Model:

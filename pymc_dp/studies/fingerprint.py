@@ -16,8 +16,10 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.random.type import RandomType
+from scipy.sparse import issparse
 
 from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.reading.kept import content_digest
 
 
 def without_addresses(text: str) -> str:
@@ -160,9 +162,7 @@ def _code(code: CodeType, say) -> None:
 
 def _value(value: Any) -> tuple:
     try:
-        array = np.asarray(value)
+        found = content_digest(value if issparse(value) else np.asarray(value))
     except (TypeError, ValueError):
         return (type(value).__name__,)
-    if array.dtype == object:
-        return (type(value).__name__, str(value))
-    return str(array.dtype), array.shape, sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return found or (type(value).__name__, str(value))

@@ -10,11 +10,13 @@ from functools import partial
 import joblib
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from pytensor.graph.op import Op
 from scipy import stats
+from scipy.sparse import csr_matrix
 
 import pymc_dp as dp
 from pymc_dp.studies.chains import ChainSampler
@@ -668,6 +670,21 @@ def test_fingerprints_tell_functions_and_long_arrays_apart():
     assert told[0] == told[1] != told[2]
     told = [object_fingerprint({"f": f}) for f in (lambda x: x, lambda x: x + 1)]
     assert told[0] != told[1]
+
+
+def test_fingerprints_tell_sparse_matrices_apart():
+    """By all of their entries, of which their text has some only."""
+
+    def held(weights):
+        with pm.Model() as model:
+            x = pm.Normal("x", shape=(200, 1))
+            sums = pytensor.sparse.dot(csr_matrix(weights), x)
+            dp.PrivateObservation("z", sums[:, 0], dp.LaplaceMechanism(1.0), observed=[0.0])
+        return fingerprint(model)
+
+    first, second = np.ones((1, 200)), np.ones((1, 200))
+    second[0, 100] = 2.0
+    assert held(first) == held(first.copy()) != held(second)
 
 
 def test_fingerprints_know_what_an_op_holds():
