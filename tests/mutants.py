@@ -247,14 +247,14 @@ MUTANTS = {
     ),
     "shape of a variance": Mutant(
         "pymc_dp/laws/moments/one_column.py",
-        "return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * self.column.variance))",
-        "return pm.Gamma.dist((n - 1) / 2, n / (2 * self.column.variance))",
+        "return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * variance), **shape)",
+        "return pm.Gamma.dist((n - 1) / 2, n / (2 * variance), **shape)",
         "tests/conformance/test_sum_laws.py",
     ),
     "shape of a variance by group": Mutant(
         "pymc_dp/laws/families/moments.py",
-        "return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * v), shape=n.shape)",
-        "return pm.Gamma.dist(n / 2, (n - 1) / (2 * v), shape=n.shape)",
+        "return law_of_moment(which, m, v, n, shape=n.shape)",
+        "return law_of_moment(which, m, v, n + 1, shape=n.shape)",
         "tests/conformance/test_sum_laws.py",
     ),
     "residual sum of squares": Mutant(

@@ -95,13 +95,13 @@ class Unrelated(Declined):
 
 
 @contextmanager
-def about(what: str) -> Iterator[None]:
-    """Put `what` before the text of a refusal raised in this block."""
+def about(what: str, instead: str = "") -> Iterator[None]:
+    """Put `what` before the text of a refusal raised in this block, and `instead` behind it."""
     try:
         yield
     except NotImplementedError as error:
         near = max(1, getattr(error, "near", 1))
-        raise Declined(f"{what}: {error}", near=near) from None
+        raise Declined(f"{what}: {error}", instead=instead, near=near) from None
 
 
 def bare[E: Exception](error: E) -> E:

@@ -12,7 +12,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import known_value, lengths, nearest_rvs, power_law
+from pymc_dp.graphs.questions import known_value, lengths, nearest_rvs
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading
 from pymc_dp.reading.normal_column import normal_columns
@@ -36,9 +36,10 @@ def feasible_start(reading: Reading) -> dict[str, np.ndarray]:
         return float(np.squeeze(starting_values([graph])[0]))
 
     for group in normal_columns(reading, record_groups(reading)):
-        sources = nearest_rvs([group.variance])
-        power = power_law(group.variance, sources[0]) if len(sources) == 1 else None
-        if group.bounds is None or power is None or not 0 < power[1] < np.inf:
+        if group.bounds is None or group.spread is None:
+            continue
+        spread, c, k = group.spread
+        if not 0 < k < np.inf:
             continue
         lower, upper = group.bounds
         margin = 0.1 * (upper - lower)
@@ -46,10 +47,9 @@ def feasible_start(reading: Reading) -> dict[str, np.ndarray]:
         moved = float(np.clip(mean, lower + margin, upper - margin))
         if moved != mean and group.mean in model.free_RVs:
             start[group.mean.name] = np.array(moved)
-        c, k = power
         cap = 0.5 * (moved - lower) * (upper - moved)
-        if c * own_start(sources[0]) ** k > cap:
-            start[sources[0].name] = np.array((cap / c) ** (1 / k))
+        if c * own_start(spread) ** k > cap:
+            start[spread.name] = np.array((cap / c) ** (1 / k))
     return {name: value for name, value in start.items() if model[name] not in own}
 
 

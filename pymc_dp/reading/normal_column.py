@@ -9,7 +9,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import nonnegative
+from pymc_dp.graphs.questions import nearest_rvs, nonnegative, power_law
 from pymc_dp.reading.column_sums import LinearStatistic, RowRelease, read_release
 from pymc_dp.reading.columns import column_parameters, columns_of
 from pymc_dp.reading.groups import Block
@@ -45,6 +45,13 @@ class NormalColumn:
     def components(self) -> list[LinearStatistic]:
         """All released entries, as linear functions of the sample mean and variance."""
         return [c for release in self.releases for c in release.mean_and_variance()]
+
+    @property
+    def spread(self) -> tuple[TensorVariable, float, float] | None:
+        """The (w, c, k) of a variance that is ``c * w**k`` of one variable w; None of others."""
+        sources = nearest_rvs([self.variance])
+        power = power_law(self.variance, sources[0]) if len(sources) == 1 else None
+        return None if power is None else (sources[0], *power)
 
     def uses(self, which: str) -> bool:
         """Whether some release depends on the sample "mean" or "variance"."""

@@ -120,14 +120,13 @@ _SPREAD_PRIORS: dict[tuple[type, int], Callable[..., tuple[float, float, float]]
 
 def _spread(group: NormalColumn) -> tuple[TensorVariable, int]:
     """Return the free variable behind the records' variance, and k in variance = spread^k."""
-    sources = nearest_rvs([group.variance])
-    power = power_law(group.variance, sources[0]) if len(sources) == 1 else None
-    if power is None or abs(power[0] - 1) > 1e-9 or abs(power[1] - round(power[1], 0)) > 1e-9:
+    spread, c, k = group.spread or (None, 0.0, 0.0)
+    if spread is None or abs(c - 1) > 1e-9 or abs(k - round(k, 0)) > 1e-9:
         raise Declined(
             f"it covers {group.name!r} = Normal(mu, sigma) or Normal(mu, sqrt(sigma2)) with a free "
             f"sigma or sigma2"
         )
-    return sources[0], round(power[1])
+    return spread, round(k)
 
 
 def _prior(spread: TensorVariable, power: int) -> tuple[float, float, float]:

@@ -226,7 +226,7 @@ class _Table:
         else:
             self._draw_counts(rng, counts, weights, point)
         drawn = counts[1] if self.binary else counts
-        found = {self.name: np.asarray(drawn, dtype=old.dtype)}
+        found: dict[Any, Any] = {self.name: np.asarray(drawn, dtype=old.dtype)}
         if self.draw is not None:
             posterior = weights + counts
             natural = posterior[::-1] if self.binary else [*posterior, 0.0]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -197,8 +197,8 @@ class Table(NamedTuple):
         probabilities is integrated out.
     block : cells with a fixed total; 0 where there is none.
     entries : which cells are in what was released of them.
-    read, inputs : a `PointFunction`; returns z, lam and tau of all releases, totals, and rows of
-        law parameters.
+    read : a `PointFunction`; returns z, lam and tau of all releases, totals, and rows of law
+        parameters.
     directions, widths : along which cells move together, and about how far, in steps.
     """
 
@@ -206,8 +206,7 @@ class Table(NamedTuple):
     law: type
     block: int
     entries: _Entries
-    read: Callable
-    inputs: list[str]
+    read: Any
     directions: np.ndarray
     widths: np.ndarray = np.empty(0)
 
@@ -218,7 +217,7 @@ class Table(NamedTuple):
 
     def update(self, rng, point) -> dict[str, np.ndarray]:
         """Return a new draw of each variable."""
-        z, lam, tau, totals, *theta = self.read(*[point[i] for i in self.inputs])
+        z, lam, tau, totals, *theta = self.read(point)
         old, counts = [point[name] for name in self.names], _counts(self, point)
         first, which, weight, gaps, *_ = self.entries
         released = kernels.Releases(z, lam, tau, first, which, weight)
@@ -270,7 +269,7 @@ def make_table(
     table = _table(reading, rvs, weights)
     if not table.entries.shared or (table.entries.gaps.step != 1.0).any():
         return table
-    z, lam, tau, *_ = table.read(*[point[i] for i in table.inputs])
+    z, lam, tau, *_ = table.read(point)
     size = table.entries.first.size - 1
     known = np.zeros((z.size, size))
     cell = np.repeat(np.arange(size), np.diff(table.entries.first))
@@ -356,7 +355,7 @@ def _table(
         ]
     read = point_function(reading.model, [*(released[k] for k in range(3)), totals, *theta])
     names = tuple(reading.model.rvs_to_values[v].name for v in rvs)
-    return Table(names, law, block, entries, *read, np.empty((0, size)))
+    return Table(names, law, block, entries, read, np.empty((0, size)))
 
 
 def _read_entries(

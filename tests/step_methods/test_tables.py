@@ -33,7 +33,7 @@ def geography(batch=True):
 
 
 def released(table, point):
-    z, lam, tau, *_ = table.read(*[point[i] for i in table.inputs])
+    z, lam, tau, *_ = table.read(point)
     return Releases(z, lam, tau, *table.entries[:3])
 
 

@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 from pymc.logprob.transforms import LogTransform
 from pytensor.tensor.random.basic import NormalRV
@@ -19,6 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.questions import nonnegative
+from pymc_dp.laws.moments.one_column import law_of_moment
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import groups_in_words
 from pymc_dp.laws.sums import FAMILIES, Family, Placed
@@ -97,9 +97,7 @@ class Moments(Family):
         """Return the law of the means or of the variances of some groups."""
         n = self.sizes[groups]
         m, v = (p[groups] if p.type.ndim else p for p in (self.mean, self.variance))
-        if which == "mean":
-            return pm.Normal.dist(m, pt.sqrt(v / n), shape=n.shape)
-        return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * v), shape=n.shape)
+        return law_of_moment(which, m, v, n, shape=n.shape)
 
     def latents(self, change):
         """Keep the means and variances as latent variables."""

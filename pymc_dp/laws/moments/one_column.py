@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -14,8 +15,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape, power_law
+from pymc_dp.graphs.declined import Declined, about
+from pymc_dp.graphs.questions import known_shape
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.feasible import BoundedMoments, draw_moments, moment_noises, of_both
@@ -63,19 +64,15 @@ class OneColumn(SumLaw):
         except Declined:
             return f"a function of the mean and variance of {self.column.name}"
 
-    def sample_mean(self) -> TensorVariable:
-        """Law of the sample mean."""
-        return pm.Normal.dist(self.column.mean, pt.sqrt(self.column.variance / self.column.n))
-
-    def sample_variance(self) -> TensorVariable:
-        """Law of the sample variance (ddof=1)."""
-        n = self.column.n
-        if n < 2:
+    def law_of(self, which: str) -> TensorVariable:
+        """Law of the sample "mean", or of the sample "variance" (ddof=1)."""
+        column = self.column
+        if which == "variance" and column.n < 2:
             raise ValueError(
-                f"a variance needs n >= 2 records; {self.column.name!r} has {n}. Release the mean "
-                f"only, or sample with rung='records'"
+                f"a variance needs n >= 2 records; {column.name!r} has {column.n}. Release the "
+                f"mean only, or sample with rung='records'"
             )
-        return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * self.column.variance))
+        return law_of_moment(which, column.mean, column.variance, column.n)
 
     def latents(self):
         """Keep the sample mean and variance as latent variables."""
@@ -84,10 +81,10 @@ class OneColumn(SumLaw):
         bounds = column.bounds
         mean = variance = None
         if column.uses("mean") or bounds is not None:
-            mean = self.sample_mean()
+            mean = self.law_of("mean")
             change.added[mean_name] = (mean, None)
         if column.uses("variance") or bounds is not None:
-            variance = self.sample_variance()
+            variance = self.law_of("variance")
             change.added[variance_name] = (variance, LogTransform())
         moments = None
         if bounds is not None:
@@ -158,10 +155,11 @@ class OneColumn(SumLaw):
         for release in self.column.releases:
             pieces = []
             for j, c in enumerate(_linear(release)):
-                node = (self.sample_mean() if c.mean else self.sample_variance()).owner
+                node = self.law_of("mean" if c.mean else "variance").owner
                 name, factor = (mean_name, c.mean) if c.mean else (variance_name, c.variance)
                 law = Law(node.op, tuple(node.op.dist_params(node)))
-                _require_pair(release, *law)
+                with about(f"the release {release.name!r}", "Use to='statistics'"):
+                    require_pair(law.op, release.mechanism, law.parameters)
                 pieces.append(Piece(name, law, j, factor, c.constant))
             change.replaced[release.rv] = pieces_release(pieces, release.rv, release.mechanism)
         return change
@@ -195,6 +193,13 @@ class OneColumn(SumLaw):
         return change
 
 
+def law_of_moment(which: str, mean, variance, n, **shape: Any) -> TensorVariable:
+    """Law of the sample "mean" or "variance" of n Normal records of a mean and a variance."""
+    if which == "mean":
+        return pm.Normal.dist(mean, pt.sqrt(variance / n), **shape)
+    return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * variance), **shape)
+
+
 def _linear(release: RowRelease) -> list[LinearStatistic]:
     try:
         return release.mean_and_variance()
@@ -214,13 +219,6 @@ def _statistic(release: RowRelease, mean, variance) -> TensorVariable:
         return release.expression(mean.reshape((1,)), None, scatter)
     statistic = pt.stack(parts) if release.rv.type.ndim else parts[0]
     return statistic.reshape(known_shape(release.rv)) if release.rv.type.ndim > 1 else statistic
-
-
-def _require_pair(release: RowRelease, law, parameters) -> None:
-    try:
-        require_pair(law, release.mechanism, parameters)
-    except NotImplementedError as error:
-        raise Declined(f"the release {release.name!r}: {error}. Use to='statistics'") from None
 
 
 def _describe(c: LinearStatistic, name: str) -> str:
@@ -290,20 +288,14 @@ def _cut_priors(model: pm.Model, group: NormalColumn):
     lower, upper = group.bounds
     half = (upper - lower) / 2
     mean = group.mean
-    spreads = [
-        rv
-        for rv in model.free_RVs
-        if rv is not mean and rv in set(ancestors([group.variance], blockers=model.free_RVs))
-    ]
-    power = power_law(group.variance, spreads[0]) if len(spreads) == 1 else None
-    if mean not in model.free_RVs or power is None or not 0 < power[1] < np.inf:
+    spread, c, k = group.spread or (None, 0.0, 0.0)
+    if not {mean, spread} <= {*model.free_RVs} or spread is mean or not 0 < k < np.inf:
         raise Declined(
             f"the records {group.name!r} are bounded, and their mean and variance are not each a "
             f"simple function of one free variable: write {group.name!r} as Normal(mu, sigma) or "
             f"Normal(mu, pt.sqrt(sigma2)) with free mu and sigma or sigma2, or use to='statistics'"
         )
-    [spread] = spreads
-    c, k = power
+    assert spread is not None
 
     def spread_range(cap):
         """Range of the spread variable for 0 < v < cap, v = c * spread**k."""
