@@ -13,7 +13,6 @@ from pymc_dp.kernels.moments.walk import turn
 from pymc_dp.kernels.records import make_chain
 from pymc_dp.kernels.slices import Tuned, advance
 from pymc_dp.plugins.regression.kernels import chain as exact
-from pymc_dp.plugins.regression.kernels import clt_law as regression_law
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES
 from pymc_dp.routes.steps_chain import StepsChain

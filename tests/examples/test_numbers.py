@@ -4,6 +4,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pymc_dp.kernels.moments.clt_chain import nig_update, onto_cone
+from pymc_dp.kernels.moments.clt_law import cross_products
 from pytensor.graph.replace import graph_replace
 from scipy import integrate, stats
 
@@ -18,8 +20,6 @@ import naive_bayes
 import opendp_releases
 import pymc_dp as dp
 from pymc_dp.graphs.questions import PLAIN_MODE
-from pymc_dp.kernels.moments.clt_chain import nig_update, onto_cone
-from pymc_dp.kernels.moments.clt_law import cross_products
 from tests.agreement import follows
 from tests.references import references
 

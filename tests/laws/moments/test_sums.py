@@ -21,7 +21,6 @@ from pymc_dp.laws.moments.sums import (
     normal_sums,
 )
 from pymc_dp.plugins.regression.clt import moment_latents, moment_law, moment_sums, read_moments
-from pymc_dp.plugins.regression.kernels.clt_law import gaussian_moments, row_law
 from tests.agreement import follows, same_law
 from tests.models import five_sums
 from tests.references import references

@@ -10,7 +10,6 @@ import pymc_dp as dp
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.plugins.regression.clt import read_moments
 from pymc_dp.plugins.regression.columns import covariate_moments
-from pymc_dp.plugins.regression.kernels.clt_law import gaussian_moments, row_law
 from pymc_dp.plugins.regression.route import box
 from pymc_dp.reading.columns import read_rows
 from pymc_dp.reading.model import Reading
