@@ -6,7 +6,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from pytensor.graph.replace import vectorize_graph
-from scipy import linalg
+from scipy import integrate, linalg
 
 import report
 import sir
@@ -54,6 +54,21 @@ def test_every_event_is_drawn():
     for k, (infected, law) in enumerate(laws(20, 1.2, 0.4, times)):
         chances = np.bincount(infected, law)
         values_follow(drawn[:, k], np.arange(len(chances)), chances)
+
+
+@pytest.mark.parametrize("beta", [0.3, 1.6])
+def test_large_epidemics_follow_the_differential_equation(beta):
+    population, infected, times = 10**8, 10**6, np.array([3.0, 9.0, 17.0, 40.0])
+
+    def change(_, y):
+        new = beta * y[0] * y[1] / population
+        return [-new, new - 0.1 * y[1]]
+
+    solution = integrate.solve_ivp(
+        change, (0, 40), [population - infected, infected], t_eval=times, rtol=1e-9
+    )
+    found = curves(SEED, 50, times, beta=beta, gamma=0.1, population=population, infected=infected)
+    np.testing.assert_allclose(found.mean(axis=0), solution.y[1], rtol=3e-3)
 
 
 def test_likelihood_is_unbiased():
