@@ -17,7 +17,7 @@ import pytensor.tensor as pt
 
 import pymc_dp as dp
 from pymc_dp.graphs.questions import PLAIN_MODE
-from pymc_dp.laws.sum_law import SUM_LAWS
+from pymc_dp.laws.sum_law import LAWS, Phase
 from pymc_dp.laws.sums import FAMILIES, OfSums
 from pymc_dp.mechanisms import registered_mechanisms
 from pymc_dp.plugins.inversion.law import Inverted
@@ -305,7 +305,11 @@ def sums_page(item: type) -> str:
 
 def laws_of_sums() -> list[type]:
     """Return the registered laws of what is released of many records, families first."""
-    return [*FAMILIES, *(law for law in SUM_LAWS if law is not OfSums), Inverted]
+    return [
+        *FAMILIES,
+        *(e.law for e in LAWS.values() if e.law is not OfSums and e.phase < Phase.FALLBACK),
+        Inverted,
+    ]
 
 
 TITLES = {

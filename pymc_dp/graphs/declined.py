@@ -68,6 +68,12 @@ class Declined(NotImplementedError):
         message = f"{what}: {why}" if what else why
         super().__init__(f"{message}. {instead}" if instead else message)
 
+    def __copy__(self):
+        """Copy what it says, without writing it anew."""
+        copied = type(self).__new__(type(self), *self.args)
+        copied.__dict__.update(self.__dict__)
+        return copied
+
     def __reduce__(self):
         """Pickle what it was made of."""
         return _declined, (type(self), self.what, self.why, self.instead, self.near)

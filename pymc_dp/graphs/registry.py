@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable
 from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any, cast
 
 
-class Registry[K: Hashable, T](Mapping[K, T]):
+class Registry[K: Hashable, T](dict[K, T]):
     """Things of one kind by their keys, those of a lower `order` first.
 
     A module registers what it has; `load` finds the modules.
@@ -22,33 +22,23 @@ class Registry[K: Hashable, T](Mapping[K, T]):
     additions = 0
 
     def __init__(self) -> None:
-        self._things: dict[K, T] = {}
+        super().__init__()
         self._order: dict[K, int] = {}
 
     def add(self, thing: T, *keys: K, order: int = 0) -> T:
         """Register a thing under each of these keys, or under itself; return it."""
         Registry.additions += 1
         for key in keys or (cast(K, thing),):
-            self._things[key] = thing
+            self[key] = thing
             self._order[key] = order
-        self._things = dict(sorted(self._things.items(), key=lambda e: self._order[e[0]]))
+        things = sorted(self.items(), key=lambda entry: self._order[entry[0]])
+        self.clear()
+        self.update(things)
         return thing
 
     def register(self, *keys: K, order: int = 0) -> Callable[[Any], Any]:
         """Register what is decorated under each of these keys, or under itself."""
         return lambda thing: self.add(thing, *keys, order=order)
-
-    def __getitem__(self, key: K) -> T:
-        """Return what is registered under a key."""
-        return self._things[key]
-
-    def __iter__(self) -> Iterator[K]:
-        """Run over the keys."""
-        return iter(self._things)
-
-    def __len__(self) -> int:
-        """Count the keys."""
-        return len(self._things)
 
 
 def load(package: str) -> None:

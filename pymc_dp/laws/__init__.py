@@ -17,7 +17,7 @@ itself, or of another registers what it knows of one; functions are dispatched o
 `mean_variance.mean_variance`      latent variables behind it are moved in suitable coordinates
 `families.closed.sum_of`           sums over records of one law have a law, too
 `sums.FAMILIES`                    a law of its own of sums over records of one variable
-`sum_law.SUM_LAWS`                 a law of its own of whatever was released of records
+`sum_law.LAWS`                     a law of its own of whatever was released of records
 =================================  ============================================================
 
 A pair (law, mechanism) knows the marginal density of a release with the statistic integrated

@@ -10,10 +10,9 @@ from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, of_nothing, substitute
+from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, substitute
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.reading.model import release_mechanism, release_statistic, releases_of
 
 
@@ -47,7 +46,7 @@ class Public(Integrated):
         return in_results(posterior, self.names[0], np.broadcast_to(value, (draws, *value.shape)))
 
 
-@SUM_LAWS.register(order=1)
+@LAWS.register(Phase.NOTHING, Takes(released=False))
 @dataclass(frozen=True, eq=False)
 class NoRecords(SumLaw):
     """Records of which nothing was released but noise around public numbers."""
@@ -59,10 +58,7 @@ class NoRecords(SumLaw):
         """See `SumLaw.read`."""
         values = {}
         for release in releases_of(reading.model, group.records):
-            statistic = release_statistic(release)
-            if release.owner.op.bounds is not None or of_nothing(statistic) != [statistic]:
-                raise Declined
-            values[release] = value_of_nothing(statistic, release.name)
+            values[release] = value_of_nothing(release_statistic(release), release.name)
         return cls(values)
 
     def describe(self, release):

@@ -1,7 +1,8 @@
 """Laws of what was released of records: each has up to two rungs without the records.
 
-A law is a class of `SUM_LAWS`: the first that reads some records has their rungs. What the rungs
-leave without a latent variable, `Integrated.recovered` and `SumLaw.recovered` draw.
+A law is a class of `LAWS`, with data of the records that it takes. Laws that match are asked by
+phase; the first that reads the records has their rungs. `Integrated.recovered` and
+`SumLaw.recovered` draw what the rungs integrate out.
 """
 
 from __future__ import annotations
@@ -10,21 +11,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import xarray as xr
 from pymc.distributions.multivariate import MvNormalRV
 from pymc.logprob.transforms import Transform
+from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, bare, nearest, once
+from pymc_dp.graphs.questions import nearest_rvs, of_nothing
 from pymc_dp.graphs.registry import Registry
-from pymc_dp.laws import law_names
-from pymc_dp.reading.groups import Block, record_groups
-from pymc_dp.reading.model import Reading, releases_of
+from pymc_dp.laws import is_registered, law_names
+from pymc_dp.reading.groups import Block, is_channel, record_groups
+from pymc_dp.reading.model import Reading, release_statistic, releases_of, size_of
+from pymc_dp.reading.record_sums import RecordSumsRV
 
 Rung = Literal["statistics", "marginal"]
 
@@ -62,14 +67,10 @@ class SumLaw(ABC):
     Attributes
     ----------
     of : what records it is for, as an error says it; "" where it says nothing.
-    approximate : whether it takes the arguments of an approximation.
-    selections : whether it reads releases that are made of all entries of a statistic together.
     recovered_on : the rung whose releases tell what `dp.recover` draws.
     """
 
     of: ClassVar[str] = ""
-    approximate = False
-    selections: ClassVar[bool] = False
     recovered_on: ClassVar[Rung] = "marginal"
 
     @classmethod
@@ -88,9 +89,9 @@ class SumLaw(ABC):
             With the reason, or none where the records are another law's.
         """
 
-    @abstractmethod
     def describe(self, release: TensorVariable) -> str:
         """Say what the entries of a release are."""
+        return f"a function of {', '.join(str(rv.name) for rv in nearest_rvs([release]))}"
 
     def notes(self) -> list[str]:
         """Say what is wrong with the published values, in sentences."""
@@ -119,42 +120,183 @@ class SumLaw(ABC):
         return {}
 
 
-SUM_LAWS: Registry[type[SumLaw], type[SumLaw]] = Registry()
+class Phase(IntEnum):
+    """The order in which laws are asked."""
+
+    NOTHING = 0  # no record is part of any release
+    UNKNOWN_NUMBER = 1
+    ANSWERS = 2  # of each record, changed at random
+    SPECIFIC = 3  # records of one law, all alike
+    GENERAL = 4  # sums over any of them
+    ROWS = 5  # rows of several columns, by group or one by one
+    FALLBACK = 6  # where the law that reads the records has no marginal
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What laws are chosen by, of some records.
+
+    Attributes
+    ----------
+    laws : those of the records, without the number of these.
+    single : whether all records are of one variable.
+    rows : whether they have several columns, see `is_rows`.
+    number_known : whether the number of records is no random variable.
+    released : whether any record is part of a release.
+    answers : whether answers of each record are released, each changed at random.
+    selection : a release that is made of all entries of its statistic together, if any.
+    """
+
+    laws: tuple[Op, ...]
+    single: bool
+    rows: bool
+    number_known: bool
+    released: bool
+    answers: bool
+    selection: TensorVariable | None
+
+
+@dataclass(frozen=True)
+class Takes:
+    """Which records a law is for, as data: one that does not match `Facts` is not asked.
+
+    Attributes
+    ----------
+    laws : classes of the records' laws, or a function dispatched on them that has to know each.
+    single, rows, number_known, released, answers : as in `Facts`; None where both will do.
+    selection : whether a release is a selection; None where both will do.
+    approximate : whether the law takes the arguments of an approximation.
+    """
+
+    laws: tuple[type, ...] | Callable[..., Any] = (object,)
+    single: bool | None = None
+    rows: bool | None = None
+    number_known: bool | None = None
+    released: bool | None = None
+    answers: bool | None = None
+    selection: bool | None = False
+    approximate: bool = False
+
+    def match(self, facts: Facts) -> bool:
+        """Whether the records are those that the law is for."""
+        wanted = self.laws
+        if isinstance(wanted, tuple):
+            known = all(isinstance(law, wanted) for law in facts.laws)
+        else:
+            known = all(is_registered(wanted, law) for law in facts.laws)
+        return known and all(
+            mine is None or mine is fact
+            for mine, fact in (
+                (self.single, facts.single),
+                (self.rows, facts.rows),
+                (self.number_known, facts.number_known),
+                (self.released, facts.released),
+                (self.answers, facts.answers),
+                (self.selection, facts.selection is not None),
+            )
+        )
+
+    def __str__(self) -> str:
+        """Say it in words, for `dp.explain`."""
+        laws = self.laws if isinstance(self.laws, tuple) else self.laws.registry  # type: ignore[attr-defined]
+        words = {
+            "single": ("of one variable", "of several variables"),
+            "rows": ("of several columns", "of one column"),
+            "number_known": ("of known number", "of unknown number"),
+            "released": ("that are released", "that no release is of"),
+            "answers": ("answers changed at random", "no such answers"),
+            "selection": ("behind a selection", ""),
+        }
+        said = [yes if fact else no for name, (yes, no) in words.items()
+                if (fact := getattr(self, name)) is not None]  # fmt: skip
+        named = law_names(law for law in laws)
+        return ", ".join(filter(None, [named, *said])) or "any"
+
+
+class Entry(NamedTuple):
+    """A law of `LAWS`, with the records that it takes: any of several kinds of them."""
+
+    phase: Phase
+    takes: tuple[Takes, ...]
+    law: type[SumLaw]
+
+
+class Laws(Registry[type[SumLaw], Entry]):
+    """Laws of what was released of records, by phase."""
+
+    def register(self, phase: Phase, *takes: Takes):  # type: ignore[override]
+        """Register a class of `SumLaw`, which is asked where any of `takes` matches."""
+
+        def register(law):
+            self.add(Entry(phase, takes or (Takes(),), law), law, order=phase)
+            return law
+
+        return register
+
+    def matching(self, facts: Facts, *, fallback: bool, approximate: bool = False):
+        """Yield the laws that take some records, in the order of their phases."""
+        for phase, takes, law in self.values():
+            if (phase is Phase.FALLBACK) == fallback and any(
+                own.match(facts) and own.approximate >= approximate for own in takes
+            ):
+                yield law
+
+
+LAWS = Laws()
 APPROXIMATIONS: Registry[str, Callable[[Any], Any]] = Registry()
 """By the name of an approximation, what checks its ``moments=``."""
-LAST_RESORTS: Registry[str, Callable[[Reading, Block], Change]] = Registry()
-"""What integrates records out where their law has no marginal; asked one after the other."""
+
+
+@once
+def facts_of(reading: Reading, group: Block) -> Facts:
+    """Return what laws are chosen by, of some records."""
+    records, released = group.records, releases_of(reading.model, group.records)
+    numbers = {number for rv in records if (number := size_of(rv)) is not None}
+    sums = any(isinstance(rv.owner.op, RecordSumsRV) for rv in records)
+    statistics = [release_statistic(release) for release in released]
+    of_none = [s for s in statistics if of_nothing(s) == [s]]
+    bounded = any(release.owner.op.bounds is not None for release in released)
+    return Facts(
+        laws=tuple(rv.owner.op for rv in records if rv not in numbers),
+        single=len(records) == 1,
+        rows=is_rows(group),
+        number_known=not sums and numbers.isdisjoint(records),
+        released=bounded or len(of_none) < len(statistics),
+        answers=any(map(is_channel, released)),
+        selection=next((r for r in released if r.owner.op.mechanism.statistic_ndim), None),
+    )
 
 
 @once
 def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
     """Return the first law that reads some records; say why the one that came nearest does not."""
     reasons: list[Exception] = []
-    selection = _selection(reading, group)
-    for law in SUM_LAWS:
-        if (approximate and not law.approximate) or (selection is not None and not law.selections):
-            continue
+    facts = facts_of(reading, group)
+    for law in LAWS.matching(facts, fallback=False, approximate=approximate):
         try:
             return law.read(reading, group)
         except Declined as reason:
             reasons.append(reason)
     names = " and ".join(repr(rv.name) for rv in group.records)
-    if selection is not None:
-        kind = type(selection.owner.op.mechanism).__name__
+    if facts.selection is not None:
+        kind = type(facts.selection.owner.op.mechanism).__name__
         reasons.append(
             Declined(
-                f"the release {selection.name!r} is made by {kind} of all its statistic together: "
-                f"records {names} are integrated out of that where it is a function of how many "
-                f"have each of a few values, Bernoulli and Categorical ones, or of how many lie "
-                f"below public numbers, (x < c).sum()",
+                f"the release {facts.selection.name!r} is made by {kind} of all its statistic "
+                f"together: records {names} are integrated out of that where it is a function of "
+                f"how many have each of a few values, Bernoulli and Categorical ones, or of how "
+                f"many lie below public numbers, (x < c).sum()",
                 near=-1,
             )
         )
         raise nearest(reasons)
+    reason = nearest(reasons)
+    if str(reason):
+        raise reason
     follow = law_names(type(rv.owner.op) for rv in group.records)
-    known = ", ".join(filter(None, (law.named() for law in SUM_LAWS)))
+    known = ", ".join(filter(None, (law.named() for law in LAWS)))
     nothing = f"the records {names} follow {follow}: there are laws of sums over {known} records"
-    raise nearest([*reasons, Declined(nothing, near=-1)])
+    raise Declined(nothing, near=-1)
 
 
 def in_words(factor: float, what: str) -> str:
@@ -188,27 +330,22 @@ def notes(reading: Reading) -> list[str]:
     return found
 
 
-def _selection(reading: Reading, group: Block) -> TensorVariable | None:
-    """Return a release of some records that is made of all entries of its statistic, if any."""
-    found = releases_of(reading.model, group.records)
-    return next((r for r in found if r.owner.op.mechanism.statistic_ndim), None)
-
-
 def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Change:
     """Return what a rung changes for some records; refuse by name what no law covers."""
     approximate, is_read = approximation.get("approximate") is not None, False
+    facts = facts_of(reading, group)
     try:
         law, is_read = law_of(reading, group, approximate), True
         options = approximation if approximate else {}
         return (law.latents if to == "statistics" else law.integrated)(**options)
     except Declined as reason:
-        if to == "statistics" or approximate or _selection(reading, group) is not None:
+        if to == "statistics" or approximate or facts.selection is not None:
             raise
         reason.near = max(1, reason.near) if is_read else reason.near
         others: list[Exception] = []
-        for integrated in LAST_RESORTS.values():
+        for resort in LAWS.matching(facts, fallback=True):
             try:
-                found = integrated(reading, group)
+                found = resort.read(reading, group).integrated()
                 kept = bare(reason)
                 found.trials = [partial(_last_resort, trial, kept) for trial in found.trials]
                 return found

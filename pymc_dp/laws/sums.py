@@ -33,7 +33,7 @@ from pymc_dp.laws.one_value import (
     require_multiples,
 )
 from pymc_dp.laws.shown import Shown, confidential, of_weights
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, groups_in_words
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, groups_in_words
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.cells import require_numbers
 from pymc_dp.reading.groups import Block
@@ -261,7 +261,7 @@ def family_of(sums: Sums) -> Family:
     raise nearest(reasons)
 
 
-@SUM_LAWS.register(order=40)
+@LAWS.register(Phase.GENERAL)
 @dataclass(frozen=True, eq=False)
 class OfSums(SumLaw):
     """Independent records of one or several variables, each entry of a release of one of them."""

@@ -30,7 +30,7 @@ from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.marginal import OnesAmongRecords
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.laws.tails import log_between
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.mechanisms.release import apart, release_rv
@@ -51,7 +51,6 @@ from pymc_dp.reading.model import (
 from pymc_dp.reading.sums import additive
 
 
-@SUM_LAWS.register(order=30)
 @dataclass(frozen=True)
 class CountedRecords(SumLaw):
     """Identically distributed records with values 0, ..., cells - 1: functions of their counts."""
@@ -62,7 +61,6 @@ class CountedRecords(SumLaw):
     cells: int
     parameter: TensorVariable  # the probability of a one, or the vector of probabilities
     releases: dict[TensorVariable, CountStatistic]
-    selections = True
 
     @classmethod
     def named(cls):
@@ -72,11 +70,10 @@ class CountedRecords(SumLaw):
     @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
-        [records, *others] = group.records
+        [records] = group.records
         finite = is_registered(read_cells, records.owner.op)
         mine = releases_of(reading.model, [records])
-        selected = any(r.owner.op.mechanism.statistic_ndim for r in mine)
-        if others or not (finite or (selected and _may_be_cut(records))):
+        if not finite and not _may_be_cut(records):
             raise Declined
         check_transform(reading.model, records)
         n = record_length(records)
@@ -302,3 +299,10 @@ def _read_release(release, records, n, cells, column, codes=None) -> CountStatis
             f"the statistic of the release {release.name!r} is no function of the counts of "
             f"{records.name!r}: {error}"
         ) from None
+
+
+LAWS.register(
+    Phase.SPECIFIC,
+    Takes(read_cells, single=True, selection=None),
+    Takes(single=True, selection=True),
+)(CountedRecords)

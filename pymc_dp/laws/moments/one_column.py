@@ -12,6 +12,7 @@ from pymc.distributions.distribution import SymbolicRandomVariable, _support_poi
 from pymc.logprob.abstract import _logprob
 from pymc.logprob.transforms import IntervalTransform, LogTransform
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
@@ -21,7 +22,7 @@ from pymc_dp.laws import require_pair
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.feasible import BoundedMoments, draw_moments, moment_noises, of_both
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, in_words
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes, in_words
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import FeasibleMoments, mean_range, release_rv, variance_cap
 from pymc_dp.reading.column_sums import LinearStatistic, RowRelease
@@ -30,7 +31,7 @@ from pymc_dp.reading.normal_column import NormalColumn, read_normal_column
 from pymc_dp.reading.propriety import check_proper
 
 
-@SUM_LAWS.register(order=10)
+@LAWS.register(Phase.SPECIFIC, Takes((NormalRV,), single=True))
 @dataclass(frozen=True)
 class OneColumn(SumLaw):
     """Identically distributed Normal records: functions of their sample mean and variance."""

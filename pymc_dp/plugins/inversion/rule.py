@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
@@ -19,7 +20,7 @@ from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.shown import as_released, of_multiples
-from pymc_dp.laws.sum_law import LAST_RESORTS, Change
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.plugins.inversion.lattice import on_lattice
 from pymc_dp.plugins.inversion.law import Inverted
 from pymc_dp.plugins.inversion.parts import parts_of
@@ -29,7 +30,6 @@ from pymc_dp.plugins.inversion.summand import read_summand, summand_of
 from pymc_dp.plugins.inversion.trial import require_found, trial_of
 from pymc_dp.reading.bounds import at_start
 from pymc_dp.reading.columns import column_parameters, only_column
-from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import (
     Reading,
     check_transform,
@@ -39,18 +39,6 @@ from pymc_dp.reading.model import (
     releases_of,
 )
 from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic
-
-
-def _read(reading: Reading, group: Block) -> tuple[TensorVariable, list[TensorVariable]]:
-    """Return records of one variable, and their releases; decline others."""
-    [records, *others] = group.records
-    if others:
-        raise Declined
-    check_transform(reading.model, records)
-    mine = releases_of(reading.model, [records])
-    if any(r.owner.op.bounds is not None for r in mine):
-        raise Declined
-    return records, list(mine)
 
 
 @contextmanager
@@ -65,39 +53,64 @@ def _by_inversion(records: TensorVariable) -> Iterator[None]:
         raise Declined(f"by inversion: {error}", near=near) from None
 
 
-@LAST_RESORTS.register("all records", order=1)
-def of_all_records(reading: Reading, group: Block) -> Change:
-    """Integrate records of one law out of the release of a sum over all of them."""
-    records, mine = _read(reading, group)
-    column, name = only_column(records, mine)
-    with _by_inversion(records):
-        found = sum_of_all(records, column, name, mine)
-        trials = [_by_inversion(records)(trial) for trial in bulk_trials(found, name)]
-    return Change(replaced={mine[0]: found}, trials=trials)
+@dataclass(frozen=True, eq=False)
+class ByInversion(SumLaw):
+    """Records of one variable of which sums were released."""
+
+    reading: Reading
+    records: TensorVariable
+    released: list[TensorVariable]
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        [records] = group.records
+        check_transform(reading.model, records)
+        released = list(releases_of(reading.model, [records]))
+        if any(release.owner.op.bounds is not None for release in released):
+            raise Declined
+        return cls(reading, records, released)
 
 
-@LAST_RESORTS.register("groups", order=2)
-def of_groups(reading: Reading, group: Block) -> Change:
-    """Integrate records out of sums over groups, of one function of a record."""
-    records, mine = _read(reading, group)
-    part, sums = part_of(reading, mine, records)
-    if is_shared(*sums):
-        raise Declined(
-            f"by inversion by group: records of {records.name!r} are used more than once, and "
-            f"sums that share records are dependent",
-            near=1,
-        )
-    change = Change()
-    for statistic in sums:
-        what, of = "by inversion by group", f"the release {statistic.rv.name!r}"
-        with about(what):
-            name = f"{records.name}_{statistic.rv.name}" if len(sums) > 1 else str(records.name)
-            released = sums_by_group(records, part, statistic, name)
-            with about(of):
-                trials = bulk_trials(released, str(records.name))
-        change.trials += [about(what)(about(of)(trial)) for trial in trials]
-        change.replaced[statistic.rv] = released
-    return change
+@LAWS.register(Phase.FALLBACK, Takes(single=True))
+class SumOfAll(ByInversion):
+    """A sum over all records, which are alike."""
+
+    def integrated(self):
+        """Integrate the records out."""
+        records, released = self.records, self.released
+        column, name = only_column(records, released)
+        with _by_inversion(records):
+            found = sum_of_all(records, column, name, released)
+            trials = [_by_inversion(records)(trial) for trial in bulk_trials(found, name)]
+        return Change(replaced={released[0]: found}, trials=trials)
+
+
+@LAWS.register(Phase.FALLBACK, Takes(single=True))
+class SumsByGroup(ByInversion):
+    """Sums over groups of records, of one function of a record."""
+
+    def integrated(self):
+        """Integrate the records out."""
+        records, released = self.records, self.released
+        part, sums = part_of(self.reading, released, records)
+        if is_shared(*sums):
+            raise Declined(
+                f"by inversion by group: records of {records.name!r} are used more than once, and "
+                f"sums that share records are dependent",
+                near=1,
+            )
+        change = Change()
+        for statistic in sums:
+            what, of = "by inversion by group", f"the release {statistic.rv.name!r}"
+            with about(what):
+                name = f"{records.name}_{statistic.rv.name}" if len(sums) > 1 else str(records.name)
+                replaced = sums_by_group(records, part, statistic, name)
+                with about(of):
+                    trials = bulk_trials(replaced, str(records.name))
+            change.trials += [about(what)(about(of)(trial)) for trial in trials]
+            change.replaced[statistic.rv] = replaced
+        return change
 
 
 def sum_of_all(

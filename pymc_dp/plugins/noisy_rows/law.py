@@ -25,7 +25,7 @@ from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.questions import known_shape, lengths, nearest_rvs
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.mixture import split_by
-from pymc_dp.laws.sum_law import LAST_RESORTS, SUM_LAWS, Change, SumLaw
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.reading.columns import columns_of
@@ -203,7 +203,7 @@ class NoisyRows(Integrated):
         return found
 
 
-@SUM_LAWS.register(order=48)
+@LAWS.register(Phase.ROWS, Takes((NormalRV, MvNormalRV)))
 @dataclass(frozen=True, eq=False)
 class RowsOneByOne(SumLaw):
     """Normal rows of which every release has an entry, or several, for each."""
@@ -281,10 +281,9 @@ class RowsOneByOne(SumLaw):
         return change
 
 
-@LAST_RESORTS.register("rows one by one", order=3)
-def released_again(reading: Reading, group: Block) -> Change:
-    """Integrate out what another law reads, and has no marginal for: one column, released twice."""
-    return RowsOneByOne.read(reading, group).integrated()
+@LAWS.register(Phase.FALLBACK, Takes((NormalRV, MvNormalRV)))
+class ReleasedAgain(RowsOneByOne):
+    """Rows that another law reads, and has no marginal for: one column, released twice."""
 
 
 def _vectors(release: TensorVariable, records, n: int) -> list[TensorVariable]:

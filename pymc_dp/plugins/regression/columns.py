@@ -32,7 +32,7 @@ from pymc_dp.laws.moments.sums import (
     normal_sums,
 )
 from pymc_dp.laws.shown import confidential
-from pymc_dp.laws.sum_law import APPROXIMATIONS, SUM_LAWS, Change, in_words, is_rows
+from pymc_dp.laws.sum_law import APPROXIMATIONS, LAWS, Change, Phase, Takes, in_words
 from pymc_dp.plugins.regression.clt import (
     CovariateMoments,
     moment_latents,
@@ -53,18 +53,15 @@ _log = logging.getLogger("pymc.dp")
 _said: WeakKeyDictionary[pm.Model, float] = WeakKeyDictionary()
 
 
-@SUM_LAWS.register(order=20)
+@LAWS.register(Phase.SPECIFIC, Takes(rows=True, approximate=True))
 class Columns(JointRows):
     """Rows of several columns: a regression, or a multivariate Normal."""
 
     of = "rows of Normal"
-    approximate = True
 
     @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
-        if not is_rows(group):
-            raise Declined
         rows = read_rows(reading, group)
         _require_products(rows)
         require_possible(releases_of(reading.model, group.records))

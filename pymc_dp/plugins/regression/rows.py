@@ -28,7 +28,7 @@ from pymc_dp.laws.moments.sums import (
     nearest_sample,
     sample_sums,
 )
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw, groups_in_words, is_rows
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes, groups_in_words
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.cells import multiplied
@@ -347,15 +347,13 @@ def _wrong_values(
 # --- By groups ---------------------------------------------------------------------------------
 
 
-@SUM_LAWS.register(order=46)
+@LAWS.register(Phase.ROWS, Takes(rows=True))
 class GroupedColumns(JointRows):
     """Rows of several columns by public groups: a regression in each, say."""
 
     @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
-        if not is_rows(group):
-            raise Declined
         rows = read_row_groups(reading, group)
         require_possible([release.rv for release in rows.releases])
         for release in rows.releases:

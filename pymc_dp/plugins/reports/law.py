@@ -42,7 +42,7 @@ from pymc_dp.graphs.questions import (
 )
 from pymc_dp.laws.counts.marginal import _NEVER, _TINY, log_sum
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.cells import (
     Cells,
@@ -302,7 +302,7 @@ def _scaled(logs: TensorVariable, axis: int) -> tuple[TensorVariable, TensorVari
     return _folded(top.squeeze(axis)), _folded(pt.exp(logs - top))
 
 
-@SUM_LAWS.register(order=25)
+@LAWS.register(Phase.ANSWERS, Takes(answers=True), Takes((BernoulliRV, CategoricalRV), single=True))
 @dataclass(frozen=True, eq=False)
 class Reported(SumLaw):
     """Records whose every report is of one row, by randomized response."""

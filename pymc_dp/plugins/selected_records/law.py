@@ -9,6 +9,7 @@ Binomial: each of the n is one of them, or adds nothing.
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from pymc_dp.graphs.questions import (
     lengths,
     simplified,
 )
-from pymc_dp.laws.sum_law import LAST_RESORTS, Change, change
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes, change
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.groups import Block, record_groups
 from pymc_dp.reading.model import (
@@ -179,9 +180,25 @@ def _among(group: Block, graphs) -> tuple[list[Selected], list[TensorVariable]]:
     return found, graphs
 
 
-@LAST_RESORTS.register("selected records", order=4)
-def of_selected(reading: Reading, group: Block) -> Change:
-    """Integrate out records that others select, as those of a mixture."""
+@LAWS.register(Phase.FALLBACK, Takes(single=False))
+@dataclass(frozen=True, eq=False)
+class SelectedRecords(SumLaw):
+    """Records of which others say whether they count."""
+
+    reading: Reading
+    group: Block
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        return cls(reading, group)
+
+    def integrated(self):
+        """Integrate records out as those of a mixture."""
+        return _of_mixtures(self.reading, self.group)
+
+
+def _of_mixtures(reading: Reading, group: Block) -> Change:
     model, mine = reading.model, releases_of(reading.model, group.records)
     graphs = [release_statistic(release) for release in mine]
     if any(release.owner.op.bounds is not None for release in mine):

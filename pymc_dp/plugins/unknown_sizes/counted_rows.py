@@ -24,7 +24,7 @@ from pymc_dp.graphs.questions import is_itself, lengths, nearest_rvs
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.moments.latents import row_latents
 from pymc_dp.laws.moments.sums import ExactLatents, column_products
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.plugins.unknown_sizes.density import log_prior
 from pymc_dp.plugins.unknown_sizes.reader import place_of
 from pymc_dp.plugins.unknown_sizes.sizes import by_group, sizes_that_matter
@@ -78,7 +78,7 @@ class OneOfSeveral(Integrated):
         return in_results(posterior, self.names[0], np.array(self.numbers)[drawn], whole=True)
 
 
-@SUM_LAWS.register(order=6)
+@LAWS.register(Phase.UNKNOWN_NUMBER, Takes((NormalRV,), number_known=False))
 @dataclass(frozen=True, eq=False)
 class CountedRows(SumLaw):
     """Normal rows of one unknown number, which alone is summed over."""
@@ -95,8 +95,7 @@ class CountedRows(SumLaw):
         """See `SumLaw.read`."""
         number = size_of(group.records[-1])
         rvs = tuple(rv for rv in group.records if rv is not number)
-        normal = all(isinstance(rv.owner.op, NormalRV) for rv in rvs)
-        if number is None or number not in group.records or number.type.ndim or not normal:
+        if number is None or number not in group.records or number.type.ndim:
             raise Declined
         for rv in rvs:
             check_transform(reading.model, rv)

@@ -19,7 +19,7 @@ from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.one_value import require_multiples
 from pymc_dp.laws.shown import confidential, kind_of_sum
-from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.plugins.inversion.parts import parts_of
 from pymc_dp.plugins.inversion.trial import require_found, trial_of
@@ -42,7 +42,7 @@ _MOST_INVERTED = 20_000  # numbers of records
 _MOST_TERMS = 20_000_000  # of the convolutions of counts of classes
 
 
-@SUM_LAWS.register(order=5)
+@LAWS.register(Phase.UNKNOWN_NUMBER, Takes(number_known=False))
 @dataclass(frozen=True, eq=False)
 class UnknownSizes(SumLaw):
     """Records of unknown number: noisy numbers of them, and one noisy sum or counts of classes.
@@ -68,8 +68,6 @@ class UnknownSizes(SumLaw):
         sums = [rv for rv in group.records if isinstance(rv.owner.op, RecordSumsRV)]
         number: TensorVariable | None = size_of((sums or group.records[1:] or group.records)[0])
         others = [rv for rv in group.records if rv is not number]
-        if not sums and (number is None or number not in group.records):
-            raise Declined  # another law's
         for rv in others:
             check_transform(reading.model, rv)
         if number is not None:
