@@ -290,9 +290,8 @@ def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
             )
         )
         raise nearest(reasons)
-    reason = nearest(reasons)
-    if str(reason):
-        raise reason
+    if any(map(str, reasons)):
+        raise nearest(reasons)
     follow = law_names(type(rv.owner.op) for rv in group.records)
     known = ", ".join(filter(None, (law.named() for law in LAWS)))
     nothing = f"the records {names} follow {follow}: there are laws of sums over {known} records"
