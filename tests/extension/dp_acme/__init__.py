@@ -1,4 +1,10 @@
-"""A mechanism, a law, a step, a route and a reader, added to pymc_dp by importing this package."""
+"""A plugin from outside: mechanisms, laws, a step, a route and a reader, added by importing it.
+
+Reads   any statistic under Cauchy noise or random rounding; records of Rice and Wald laws.
+Law     the densities of the noise; moments and sums of the two laws.
+Costs   one evaluation a value.
+Source  docs/extending.md, whose code this is.
+"""
 
 from dp_acme import rice, wald
 from dp_acme.cauchy import CauchyMechanism
