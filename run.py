@@ -4,6 +4,8 @@
     python3 run.py example NAME     another one of docs/examples, with ARGS behind it
     python3 run.py test             lint, format and type checks, then the tests of the day
     python3 run.py test ARGS        only pytest, with these arguments
+    python3 run.py test --changed   only the tests that can see what differs from the last commit,
+                                    or from --changed=COMMIT
     python3 run.py docs             the site, into docs/_build/html: open index.html there
     python3 run.py bench [ROW ...]  the benchmark: all models or those named; --report, its table
     python3 run.py python [ARGS]    the Python of the environment
@@ -56,7 +58,8 @@ CHECKS = {
 # Folders of tests that have processes of their own, because compiling and torch keep memory. The
 # kernels, and what is little else, come first: the others load them from disk.
 KERNELS, NETWORKS = (("kernels",), ("distributions", "laws")), ("neural",)
-MODELS = ("conformance", "fuzz", "ladder", "reading", "routes", "step_methods")
+MODELS = ("conformance", "fuzz", "ladder", "plugins", "reading", "routes", "step_methods")
+USERS = {"inversion": ("unknown_sizes",)}  # plugins that import another one
 # Each worker compiles its own models, so more of them cost memory before they save time.
 MAX_WORKERS = 2
 # With these the caller has chosen, or wants the output or control of the one test process.
@@ -236,9 +239,50 @@ def parts(neural: bool) -> list[tuple[str, ...]]:
     return [tuple("tests/" + name for name in group) for group in groups]
 
 
+def seeing(changed: list[str]) -> list[str]:
+    """Return the tests that can see a change in some files; all where it is one of the core."""
+    tests = set()
+    for name in changed:
+        folder = name.split("/")
+        if name.startswith("tests/") and name.endswith(".py"):
+            if not folder[-1].startswith("test_"):
+                return ["tests"]
+            tests.add(name)
+        elif name.startswith("pymc_dp/plugins/") and len(folder) > 3:
+            # Suites run over all that is registered; nothing else knows of a plugin.
+            tests |= {"tests/plugins/" + of for of in (folder[2], *USERS.get(folder[2], ()))}
+            tests |= {"tests/conformance", "tests/fuzz"}
+        elif name.startswith(("pymc_dp/neural/", "pymc_dp/studies/")):
+            tests.add("tests/" + folder[1])
+        elif name.startswith("docs/examples/"):
+            tests.add("tests/examples")
+        elif folder[0] == "docs" or name.endswith(".md"):
+            tests.add("tests/test_docs.py")
+        elif folder[0] == "benchmarks":
+            tests.add("tests/test_benchmarks.py")
+        elif name.endswith(".py") or folder[0] == "pyproject.toml":
+            return ["tests"]
+    return sorted(name for name in tests if (ROOT / name).exists())
+
+
+def changed_since(commit: str) -> list[str]:
+    """Return the files that differ from a commit, new ones too."""
+    ask = (["diff", "--name-only", commit], ["ls-files", "--others", "--exclude-standard"])
+    found = [subprocess.check_output(["git", *own], cwd=str(ROOT), text=True) for own in ask]
+    return "".join(found).split()
+
+
 def test(args: list[str], night: bool, neural: bool) -> int:
     """Run the checks and the tests; with arguments, only pytest."""
     pytest = ("pytest", *(["--night"] if night else []))
+    since = [arg for arg in args if arg.split("=")[0] == "--changed"]
+    if since:
+        args = [arg for arg in args if arg not in since]
+        args += seeing(changed_since(since[-1].partition("=")[2] or "HEAD"))
+        if not args:
+            say("run.py: no test can see what changed")
+            return 0
+        say("run.py: " + " ".join(args))
     if args:
         return call(["-m", *pytest, *workers(args), *args], cwd=ROOT)
     codes = {}  # type: dict[str, int]

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -52,3 +53,16 @@ def test_run_py_installs_with_what_builds():
     assert PYPROJECT["dependency-groups"]["build"] == BUILD
     locked = re.findall(r"^([\w-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     assert {re.split("[<>=]", need)[0] for need in BUILD} <= set(locked)
+
+
+def test_a_change_in_a_plugin_runs_what_can_see_it():
+    run = run_path(str(ROOT / "run.py"))
+    seeing = run["seeing"]
+    suites = ["tests/conformance", "tests/fuzz"]
+    assert seeing(["pymc_dp/plugins/reports/law.py"]) == [*suites, "tests/plugins/reports"]
+    found = seeing(["pymc_dp/plugins/inversion/kernels/line.py", "README.md"])
+    sizes = ["tests/plugins/inversion", "tests/plugins/unknown_sizes"]
+    assert found == [*suites, *sizes, "tests/test_docs.py"]
+    for name in ("pymc_dp/sampling.py", "pymc_dp/plugins/__init__.py", "tests/models.py"):
+        assert seeing([name, "pymc_dp/plugins/reports/law.py"]) == ["tests"]
+    assert seeing(["conda/recipe.yaml"]) == []
