@@ -11,7 +11,9 @@ from pytensor.scalar import basic as ps
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, of_nothing, substitute
+from pymc_dp.graphs.shapes import known_shape, of_nothing
+from pymc_dp.graphs.substitution import substitute
+from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.reading.model import release_mechanism, release_statistic, releases_of

@@ -19,7 +19,7 @@ import glm
 import naive_bayes
 import opendp_releases
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 from tests.agreement import follows
 from tests.references import references
 
