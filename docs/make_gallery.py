@@ -16,7 +16,7 @@ import pytensor
 import pytensor.tensor as pt
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.laws.sum_law import LAWS, Phase
 from pymc_dp.laws.sums import FAMILIES, OfSums
 from pymc_dp.mechanisms import registered_mechanisms

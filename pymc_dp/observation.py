@@ -18,15 +18,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.held import Held, held, shown
-from pymc_dp.graphs.questions import (
-    depends_on,
-    is_random,
-    known_shape,
-    known_value,
-    nearest_rvs,
-    of_nothing,
-)
 from pymc_dp.graphs.ranges import check_wraparound
+from pymc_dp.graphs.shapes import known_shape, of_nothing
+from pymc_dp.graphs.values import depends_on, is_random, known_value, nearest_rvs
 from pymc_dp.laws.no_records import value_of_nothing
 from pymc_dp.laws.one_value import marginal_release_rv
 from pymc_dp.mechanisms.base import (
@@ -46,16 +40,12 @@ from pymc_dp.mechanisms.release import (
 from pymc_dp.published import Release
 from pymc_dp.reading.columns import simple_regression
 from pymc_dp.reading.fits import check_fits
-from pymc_dp.reading.groups import Block, tag_records
-from pymc_dp.reading.model import (
-    Reading,
-    record_count,
-    record_length,
-    release_statistic,
-    releases,
-)
+from pymc_dp.reading.groups import Block
+from pymc_dp.reading.model import Reading, release_statistic, releases
 from pymc_dp.reading.normal_column import normal_moments, read_normal_column
 from pymc_dp.reading.propriety import check_possible
+from pymc_dp.reading.record_lengths import record_count, record_length
+from pymc_dp.reading.tags import tag_records
 from pymc_dp.step_methods import exact_step
 from pymc_dp.step_methods.tables import together
 

@@ -20,19 +20,12 @@ from pymc_dp.ladder.collapse import gone_names, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.sum_law import APPROXIMATIONS, notes
 from pymc_dp.mechanisms.base import check_attainable
+from pymc_dp.reading.checks import check_transform, check_values
 from pymc_dp.reading.fits import check_fits
+from pymc_dp.reading.frozen import as_model
 from pymc_dp.reading.kept import kept
-from pymc_dp.reading.model import (
-    Reading,
-    as_model,
-    as_published,
-    check_transform,
-    check_values,
-    is_tagged,
-    privatized,
-    release_statistic,
-    releases,
-)
+from pymc_dp.reading.model import Reading, as_published, privatized, release_statistic, releases
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import Route, interrupted, routes
 from pymc_dp.routes.as_written import not_for_nuts
 from pymc_dp.routes.chain import ARGUMENTS

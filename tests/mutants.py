@@ -96,10 +96,10 @@ MUTANTS = {
         "tests/conformance/test_compiled.py",
     ),
     "first entry of a join": Mutant(
-        "pymc_dp/graphs/questions.py",
+        "pymc_dp/graphs/powers.py",
         "[k, *others] = {*exponents}",
         "[k, *others] = {*exponents[isinstance(node.op, Join) :]}",
-        "tests/graphs/test_questions.py",
+        "tests/graphs/test_powers.py",
     ),
     "closures of one name": Mutant(
         "pymc_dp/kernels/keys.py",
@@ -108,16 +108,16 @@ MUTANTS = {
         "tests/kernels/test_cache.py",
     ),
     "cast of a parameter": Mutant(
-        "pymc_dp/graphs/questions.py",
+        "pymc_dp/graphs/values.py",
         "return (whole and target == np.int64) or np.can_cast(dtype, target)",
         "return True",
         "tests/conformance/test_readings.py",
     ),
     "constant by a draw": Mutant(
-        "pymc_dp/graphs/questions.py",
+        "pymc_dp/graphs/values.py",
         "isinstance(r, kinds) and not isinstance(r.type, RandomType) for r in roots",
         "isinstance(r, kinds) for r in roots",
-        "tests/graphs/test_questions.py",
+        "tests/graphs/test_values.py",
     ),
     "gaps between counts": Mutant(
         "pymc_dp/step_methods/counts.py",
@@ -240,7 +240,7 @@ MUTANTS = {
         "tests/routes/test_kept.py",
     ),
     "data that an answer was found from": Mutant(
-        "pymc_dp/graphs/questions.py",
+        "pymc_dp/graphs/values.py",
         "        notice(*valued(graph))\n",
         "        pass\n",
         "tests/routes/test_kept.py",

@@ -13,7 +13,9 @@ from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.reading.model import Reading, check_values, is_tagged
+from pymc_dp.reading.checks import check_values
+from pymc_dp.reading.model import Reading
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes.given import check_initial_values, public
 from tests.agreement import has_moments, same_law
 from tests.chains import QUIET, SHORT

@@ -9,15 +9,11 @@ import pytensor.tensor as pt
 from pymc.distributions.discrete import Discrete
 from pymc.distributions.dist_math import check_parameters
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
-from pymc.distributions.shape_utils import (
-    implicit_size_from_params,
-    maybe_resize,
-    rv_size_is_none,
-)
+from pymc.distributions.shape_utils import implicit_size_from_params, maybe_resize, rv_size_is_none
 from pymc.logprob.abstract import _icdf, _logcdf, _logprob
 from pytensor.tensor.random.utils import normalize_size_param
 
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.lattice import LARGEST, IntegerNoise
 

@@ -28,8 +28,9 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.graphs.products import PRODUCTS
-from pymc_dp.graphs.questions import lengths, plain_function, with_shapes
+from pymc_dp.graphs.shapes import lengths, with_shapes
 from pymc_dp.graphs.stages import stage
+from pymc_dp.graphs.values import plain_function
 from pymc_dp.kernels import joined
 from pymc_dp.kernels.deferred import DeferringDispatcher, callback
 from pymc_dp.kernels.pointers import SIGNATURE

@@ -24,7 +24,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
-from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.kernels.deferred import deferring
 
 

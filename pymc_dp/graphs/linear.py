@@ -28,14 +28,9 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import (
-    keeps_values,
-    known_value,
-    lengths,
-    simplified,
-    varies_with,
-    with_shapes,
-)
+from pymc_dp.graphs.shapes import lengths, varies_with, with_shapes
+from pymc_dp.graphs.substitution import simplified
+from pymc_dp.graphs.values import keeps_values, known_value
 
 MOST_TOTALS = 1000  # running ones: their matrix is square
 

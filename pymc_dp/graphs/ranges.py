@@ -24,7 +24,8 @@ from pytensor.tensor.subtensor import (
 )
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.questions import is_random, keeps_values, known_shape, known_value
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.values import is_random, keeps_values, known_value
 
 Range = tuple[float, float]
 _ALL: Range = (-math.inf, math.inf)

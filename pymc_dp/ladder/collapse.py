@@ -26,25 +26,23 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.optimize import minimize
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import known_shape, plain_function
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.values import plain_function
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.sum_law import Change, Rung, SumLaw, change, is_rows, law_of, run_trials
 from pymc_dp.reading.bounds import feasible_start
+from pymc_dp.reading.checks import check_values
 from pymc_dp.reading.fits import check_fits
+from pymc_dp.reading.frozen import in_order_of, read, set_starts, without_starts
 from pymc_dp.reading.groups import Block, record_groups
 from pymc_dp.reading.kept import frozen
 from pymc_dp.reading.model import (
     Reading,
-    check_values,
     children,
-    in_order_of,
     privatized,
-    read,
     release_statistic,
     releases,
     releases_of,
-    set_starts,
-    without_starts,
 )
 from pymc_dp.step_methods import choose_steps
 

@@ -18,15 +18,16 @@ from pymc_dp.graphs.compiled import said_when_compiling
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import as_row, per_draw
 from pymc_dp.graphs.interrupts import interruptible
-from pymc_dp.graphs.questions import lengths
+from pymc_dp.graphs.shapes import lengths
 from pymc_dp.graphs.stages import Stages
 from pymc_dp.ladder.collapse import integrable
 from pymc_dp.ladder.predict import draw_normal, predict_rows
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.laws.sum_law import change, is_rows, law_of, run_trials
+from pymc_dp.reading.frozen import read
 from pymc_dp.reading.groups import record_groups
-from pymc_dp.reading.model import Reading, privatized, read
+from pymc_dp.reading.model import Reading, privatized
 
 
 def recover(

@@ -20,7 +20,7 @@ from pytensor.gradient import disconnected_grad
 from pytensor.tensor.random.basic import ExponentialRV, GammaRV
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.draws.log_concave import draw_log_concave, draw_tilted_gamma
 from pymc_dp.laws import Pair, register_pair

@@ -10,7 +10,9 @@ from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, substitute
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.substitution import substitute
+from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.reading.model import release_mechanism, release_statistic, releases_of

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined, about
-from pymc_dp.graphs.questions import known_shape
+from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.laws import draw_by_pair, find_pair, law_names, require_pair
 from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.integrated import Integrated, confidential, in_results, integrated_release

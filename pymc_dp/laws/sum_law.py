@@ -24,11 +24,13 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, bare, nearest, once
-from pymc_dp.graphs.questions import nearest_rvs, of_nothing
 from pymc_dp.graphs.registry import Registry
+from pymc_dp.graphs.shapes import of_nothing
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.reading.groups import Block, is_channel, record_groups
-from pymc_dp.reading.model import Reading, release_statistic, releases_of, size_of
+from pymc_dp.reading.model import Reading, release_statistic, releases_of
+from pymc_dp.reading.record_lengths import size_of
 from pymc_dp.reading.record_sums import RecordSumsRV
 
 Rung = Literal["statistics", "marginal"]

@@ -19,8 +19,8 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about, nearest
-from pymc_dp.graphs.questions import known_shape
 from pymc_dp.graphs.registry import Registry
+from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.one_value import (
@@ -36,15 +36,9 @@ from pymc_dp.laws.shown import Shown, confidential, of_weights
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, groups_in_words
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.cells import require_numbers
+from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.groups import Block
-from pymc_dp.reading.model import (
-    Reading,
-    check_transform,
-    parents,
-    release_mechanism,
-    releases_of,
-    require_possible,
-)
+from pymc_dp.reading.model import Reading, parents, release_mechanism, releases_of
 from pymc_dp.reading.statistic import Statistic, read_statistic
 
 

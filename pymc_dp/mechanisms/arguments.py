@@ -18,7 +18,7 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant
 
 from pymc_dp.graphs.held import held
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -13,8 +13,9 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.held import Coords
-from pymc_dp.graphs.questions import known_value, may_broadcast
 from pymc_dp.graphs.registry import Registry, import_offered
+from pymc_dp.graphs.shapes import may_broadcast
+from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float, as_number, first_bad
 from pymc_dp.mechanisms.html import html_table
 from pymc_dp.mechanisms.law import ReleaseLaw

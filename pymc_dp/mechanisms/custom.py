@@ -12,7 +12,7 @@ import pytensor
 import pytensor.tensor as pt
 import scipy
 
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit
 from pymc_dp.mechanisms.base import Mechanism
 

@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 from pytensor.raise_op import Assert
 
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float, checked_parameter, nan_outside_unit
 from pymc_dp.mechanisms.base import Mechanism
 

@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
 
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, show
 from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism

@@ -15,7 +15,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.rewriting.basic import register_specialize
 
-from pymc_dp.graphs.questions import depends_on
+from pymc_dp.graphs.values import depends_on
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable

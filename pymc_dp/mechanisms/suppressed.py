@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, show
 from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
 from pymc_dp.mechanisms.geometric import GeometricMechanism

@@ -21,7 +21,7 @@ import pytensor.tensor as pt
 from pytensor.compile.io import In
 from scipy.stats import qmc
 
-from pymc_dp.graphs.questions import PLAIN_MODE, known_value
+from pymc_dp.graphs.values import PLAIN_MODE, known_value
 from pymc_dp.kernels.functions.reported_counts import binomial_quantiles
 from pymc_dp.mechanisms import BinomialMechanism
 from pymc_dp.mechanisms.base import Mechanism

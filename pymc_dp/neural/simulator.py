@@ -28,19 +28,14 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import stats
 
 from pymc_dp.graphs.draws import compile_draws, python_is_meant
-from pymc_dp.graphs.questions import is_random, known_shape, known_value, nearest_rvs
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.values import is_random, known_value, nearest_rvs
 from pymc_dp.mechanisms.base import Mechanism, check_attainable
 from pymc_dp.neural.noise import Channel, check_statistic, spans
 from pymc_dp.observation import check_noise_shape
-from pymc_dp.reading.model import (
-    as_model,
-    check_values,
-    parents,
-    release_mechanism,
-    release_statistic,
-    releases,
-    without_starts,
-)
+from pymc_dp.reading.checks import check_values
+from pymc_dp.reading.frozen import as_model, without_starts
+from pymc_dp.reading.model import parents, release_mechanism, release_statistic, releases
 
 _log = logging.getLogger("pymc.dp")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import positive_argument, show
 from pymc_dp.mechanisms.base import Mechanism, registered_mechanisms
 from pymc_dp.published.privacy import Privacy

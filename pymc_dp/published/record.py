@@ -12,7 +12,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.held import Coords, Held, held, positions
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import refuse_unless
 from pymc_dp.mechanisms.base import (
     Mechanism,

@@ -12,7 +12,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import known_value, lengths, nearest_rvs
+from pymc_dp.graphs.shapes import lengths
+from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.model import Reading
 from pymc_dp.reading.normal_column import normal_columns

@@ -30,13 +30,8 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined, notice
-from pymc_dp.graphs.questions import (
-    keeps_values,
-    known_shape,
-    known_value,
-    lengths,
-    nearest_rvs,
-)
+from pymc_dp.graphs.shapes import known_shape, lengths
+from pymc_dp.graphs.values import keeps_values, known_value, nearest_rvs
 
 type Index = tuple[np.ndarray, ...]  # for each axis, the place of every entry that is meant
 

@@ -20,7 +20,7 @@ from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import depends_on, known_value, nearest_rvs
+from pymc_dp.graphs.values import depends_on, known_value, nearest_rvs
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.release import PrivateReleaseRV

@@ -18,17 +18,14 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import depends_on, known_shape
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.values import depends_on
 from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.column_sums import Leaves, RowRelease, read_release
 from pymc_dp.reading.groups import Block
-from pymc_dp.reading.model import (
-    Reading,
-    check_transform,
-    record_length,
-    release_statistic,
-    releases_of,
-)
+from pymc_dp.reading.model import Reading, release_statistic, releases_of
+from pymc_dp.reading.record_lengths import record_length
 from pymc_dp.reading.sums import additive, column_vectors, row_vectors
 from pymc_dp.reading.sums.polynomials import Coefficient, degree, read_polynomial
 

@@ -18,7 +18,8 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on, known_shape, known_value
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.values import depends_on, known_value
 from pymc_dp.reading.sums import Additive, additive, column_vectors
 
 _MOST_ENTRIES = 4096

@@ -17,14 +17,8 @@ from pytensor.tensor.subtensor import (
 )
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.questions import (
-    is_random,
-    known_shape,
-    known_value,
-    may_broadcast,
-    nearest_rvs,
-    public_data,
-)
+from pymc_dp.graphs.shapes import known_shape, may_broadcast
+from pymc_dp.graphs.values import is_random, known_value, nearest_rvs, public_data
 
 
 def check_fits(statistics: Iterable[TensorVariable]) -> None:

@@ -26,13 +26,8 @@ from scipy.sparse import issparse
 from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.graphs.stages import stage
-from pymc_dp.reading.model import (
-    Reading,
-    changed,
-    copied,
-    deciding,
-    with_known_lengths,
-)
+from pymc_dp.reading.frozen import copied, deciding, with_known_lengths
+from pymc_dp.reading.model import Reading, changed
 
 # Ops whose functions users write.
 _OF_USERS = CustomDistRV, CustomSymbolicDistRV, SimulatorRV, FromFunctionOp

@@ -9,11 +9,14 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import nearest_rvs, nonnegative, power_law
+from pymc_dp.graphs.powers import power_law
+from pymc_dp.graphs.signs import nonnegative
+from pymc_dp.graphs.values import nearest_rvs
+from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.column_sums import LinearStatistic, RowRelease, read_release
 from pymc_dp.reading.columns import column_parameters, columns_of
 from pymc_dp.reading.groups import Block
-from pymc_dp.reading.model import Reading, check_transform, releases_of
+from pymc_dp.reading.model import Reading, releases_of
 
 
 @dataclass(frozen=True)

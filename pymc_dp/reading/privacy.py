@@ -11,7 +11,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import BernoulliRV, BetaRV, CategoricalRV, UniformRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.questions import depends_on
+from pymc_dp.graphs.values import depends_on
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import release_statistic

@@ -15,21 +15,17 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import (
-    PLAIN_MODE,
-    depends_on,
-    entry_of,
-    known_value,
-    nearest_rvs,
-    power_law,
-)
+from pymc_dp.graphs.powers import power_law
+from pymc_dp.graphs.shapes import entry_of
+from pymc_dp.graphs.values import PLAIN_MODE, depends_on, known_value, nearest_rvs
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism, layers
 from pymc_dp.mechanisms.release import record_bounds
 from pymc_dp.mechanisms.suppressed import ThresholdedMechanism
+from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Link, Rows
-from pymc_dp.reading.model import Reading, as_published, check_transform, children
+from pymc_dp.reading.model import Reading, as_published, children
 from pymc_dp.reading.normal_column import NormalColumn
 from pymc_dp.reading.sums.polynomials import Polynomial, constant, degree, read_polynomial
 

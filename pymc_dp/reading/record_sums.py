@@ -11,7 +11,7 @@ from pytensor.tensor.random.utils import normalize_size_param
 from pytensor.tensor.type_other import NoneTypeT
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.graphs.values import nearest_rvs
 
 
 class RecordSumsRV(SymbolicRandomVariable):

@@ -18,9 +18,11 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about, once
-from pymc_dp.graphs.questions import depends_on, known_value, nonnegative
+from pymc_dp.graphs.signs import nonnegative
+from pymc_dp.graphs.values import depends_on, known_value
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.reading.cells import at_rows, partition, require_numbers, row_keys
+from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.column_sums import Leaves, RowRelease, read_release
 from pymc_dp.reading.columns import (
     Link,
@@ -32,7 +34,7 @@ from pymc_dp.reading.columns import (
     width_of,
 )
 from pymc_dp.reading.groups import Block
-from pymc_dp.reading.model import Reading, check_transform, releases_of
+from pymc_dp.reading.model import Reading, releases_of
 from pymc_dp.reading.sums.polynomials import Coefficient, Polynomial, constant
 
 

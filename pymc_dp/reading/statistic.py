@@ -22,17 +22,9 @@ from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined, nearest, once
 from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.questions import (
-    computation,
-    known_shape,
-    known_value,
-    leaves,
-    lengths,
-    nearest_rvs,
-    public_data,
-    substitute,
-    with_shapes,
-)
+from pymc_dp.graphs.shapes import known_shape, leaves, lengths, with_shapes
+from pymc_dp.graphs.substitution import computation, substitute
+from pymc_dp.graphs.values import known_value, nearest_rvs, public_data
 from pymc_dp.reading.cells import at_records, have_one_law
 from pymc_dp.reading.column_sums import read_sums
 from pymc_dp.reading.model import Reading, release_statistic

@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape
+from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import AS_WRITTEN, ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.gibbs import with_steps

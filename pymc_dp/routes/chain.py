@@ -7,12 +7,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import (
-    FIRST_EXCEPTION,
-    CancelledError,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,8 +21,8 @@ from xarray import DataTree
 from pymc_dp.graphs.declined import Declined, notice
 from pymc_dp.graphs.draws import result
 from pymc_dp.graphs.interrupts import Pieces
-from pymc_dp.graphs.questions import public_data
 from pymc_dp.graphs.stages import DRAWING, stage
+from pymc_dp.graphs.values import public_data
 from pymc_dp.ladder.collapse import dropped_deterministics
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.reading.model import Reading, releases

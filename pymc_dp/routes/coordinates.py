@@ -40,20 +40,15 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, notice, once
 from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.questions import (
-    keeps_values,
-    known_shape,
-    lengths,
-    nearest_rvs,
-    plain_function,
-    public_data,
-    simplified,
-)
+from pymc_dp.graphs.shapes import known_shape, lengths
+from pymc_dp.graphs.substitution import simplified
+from pymc_dp.graphs.values import keeps_values, nearest_rvs, plain_function, public_data
 from pymc_dp.ladder.collapse import rebuilt
 from pymc_dp.laws.mean_variance import of_variable
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.reading.bounds import at_start, starting_values
-from pymc_dp.reading.model import Reading, is_tagged
+from pymc_dp.reading.model import Reading
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes.latent_normal import latent_normal, latent_vector
 from pymc_dp.routes.latent_walk import (
     cumulated,

@@ -14,25 +14,21 @@ from rich.table import Table
 from rich.text import Text
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.ladder.collapse import collapsed, dropped_deterministics, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.laws.sum_law import law_of, notes
 from pymc_dp.mechanisms.html import html_table
 from pymc_dp.mechanisms.release import record_bounds
+from pymc_dp.reading.factors import read_block
 from pymc_dp.reading.fits import check_fits
-from pymc_dp.reading.groups import blocks, looked_up, read_block, record_groups
+from pymc_dp.reading.frozen import as_model
+from pymc_dp.reading.groups import blocks, record_groups
 from pymc_dp.reading.kept import kept
-from pymc_dp.reading.model import (
-    Reading,
-    as_model,
-    is_tagged,
-    privatized,
-    record_length,
-    release_statistic,
-    releases,
-    size_of,
-)
+from pymc_dp.reading.model import Reading, privatized, release_statistic, releases
+from pymc_dp.reading.record_lengths import record_length, size_of
+from pymc_dp.reading.records import looked_up
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import Plan, Route, routes
 from pymc_dp.routes.compiling import by_preference, compiling_seconds
 from pymc_dp.routes.latent_gaussian import unnormalised

@@ -10,24 +10,20 @@ from typing import Any, ClassVar
 import numpy as np
 import pymc as pm
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
-from pytensor.tensor.random.basic import (
-    ExponentialRV,
-    GammaRV,
-    HalfNormalRV,
-    InvGammaRV,
-    NormalRV,
-)
+from pytensor.tensor.random.basic import ExponentialRV, GammaRV, HalfNormalRV, InvGammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.interrupts import Pieces
-from pymc_dp.graphs.questions import nearest_rvs, power_law
+from pymc_dp.graphs.powers import power_law
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.kernels.moments.gaussian_chain import GaussianModel, run_sweeps
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.mechanisms.base import has_kink
-from pymc_dp.reading.model import Reading, check_transform, prior_number
+from pymc_dp.reading.checks import check_transform
+from pymc_dp.reading.model import Reading, prior_number
 from pymc_dp.reading.normal_column import NormalColumn
 from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, check_releases, run

@@ -7,12 +7,14 @@ from collections import Counter
 from functools import partial
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape
+from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.laws.sum_law import law_of
 from pymc_dp.reading.bounds import feasible_start
-from pymc_dp.reading.groups import Block, blocks, read_block, record_groups
-from pymc_dp.reading.model import Reading, is_tagged, privatized, releases
+from pymc_dp.reading.factors import read_block
+from pymc_dp.reading.groups import Block, blocks, record_groups
+from pymc_dp.reading.model import Reading, privatized, releases
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.given import initial_values, public, width
 from pymc_dp.step_methods import (

@@ -12,9 +12,11 @@ from pymc.util import is_transformed_name
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
-from pymc_dp.reading.groups import looked_up
-from pymc_dp.reading.model import children, is_tagged, privatized, releases
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.values import known_value, nearest_rvs
+from pymc_dp.reading.model import children, privatized, releases
+from pymc_dp.reading.records import looked_up
+from pymc_dp.reading.tags import is_tagged
 
 _log = logging.getLogger("pymc.dp")
 

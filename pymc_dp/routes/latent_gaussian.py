@@ -5,7 +5,7 @@ from __future__ import annotations
 from pymc.distributions.multivariate import ICARRV
 
 from pymc_dp.graphs.declined import once
-from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.reading.model import Reading
 
 

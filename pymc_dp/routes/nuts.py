@@ -15,13 +15,17 @@ from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
-from pymc_dp.graphs.questions import known_shape, lengths, nearest_rvs
+from pymc_dp.graphs.shapes import known_shape, lengths
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.ladder.collapse import LEFT_OUT, collapsed, left_out, try_densities
 from pymc_dp.laws import law_names
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.release import FeasibleRegression
-from pymc_dp.reading.groups import blocks, record_groups, record_variables
-from pymc_dp.reading.model import Reading, is_tagged, privatized, releases, require_possible
+from pymc_dp.reading.checks import require_possible
+from pymc_dp.reading.groups import blocks, record_groups
+from pymc_dp.reading.model import Reading, privatized, releases
+from pymc_dp.reading.records import record_variables
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.coordinates import standardised
 from pymc_dp.routes.costs import expected_rate

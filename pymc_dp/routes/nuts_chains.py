@@ -22,10 +22,10 @@ from pytensor.link.numba.linker import NumbaLinker
 from xarray import DataTree
 
 from pymc_dp.graphs.interrupts import Handler, between
-from pymc_dp.graphs.questions import plain_function
 from pymc_dp.graphs.stages import stage
+from pymc_dp.graphs.values import plain_function
 from pymc_dp.reading.kept import made_once
-from pymc_dp.reading.model import is_tagged
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import interrupted
 from pymc_dp.routes.chain import available_cores
 from pymc_dp.routes.starts import (

@@ -29,12 +29,14 @@ from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import value_lengths
+from pymc_dp.graphs.shapes import value_lengths
 from pymc_dp.graphs.stages import stage
 from pymc_dp.kernels.records import CARRIED
-from pymc_dp.reading.groups import Block, blocks, parameters
-from pymc_dp.reading.model import Reading, is_tagged
+from pymc_dp.reading.factors import parameters
+from pymc_dp.reading.groups import Block, blocks
+from pymc_dp.reading.model import Reading
 from pymc_dp.reading.privacy import stated_loss
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, run
 from pymc_dp.routes.gibbs import sweep

@@ -29,8 +29,9 @@ from pymc_dp.graphs.compiled import Filling
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.draws import without_remarks
 from pymc_dp.graphs.interrupts import Pieces
-from pymc_dp.graphs.questions import lengths, nearest_rvs, value_lengths
+from pymc_dp.graphs.shapes import lengths, value_lengths
 from pymc_dp.graphs.stages import stage
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.kernels.pointers import call
 from pymc_dp.kernels.slices import Mixed, Tuned, advance, fill_rows
 from pymc_dp.ladder.collapse import collapsed, rebuilt, try_densities

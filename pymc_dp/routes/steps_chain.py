@@ -11,10 +11,11 @@ import numpy as np
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import lengths
+from pymc_dp.graphs.shapes import lengths
 from pymc_dp.graphs.stages import stage
 from pymc_dp.ladder.collapse import collapsed
-from pymc_dp.reading.model import Reading, is_tagged
+from pymc_dp.reading.model import Reading
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import AS_WRITTEN, ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, run
 from pymc_dp.routes.given import public

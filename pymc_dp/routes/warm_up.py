@@ -22,7 +22,7 @@ import pymc as pm
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.interrupts import Pieces
-from pymc_dp.graphs.questions import lengths
+from pymc_dp.graphs.shapes import lengths
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.routes.chain import by_name, notice_starts
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation

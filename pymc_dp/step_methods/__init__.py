@@ -14,17 +14,13 @@ from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.questions import is_itself, lengths, nearest_rvs
 from pymc_dp.graphs.registry import load
+from pymc_dp.graphs.shapes import lengths
 from pymc_dp.graphs.stages import stage
-from pymc_dp.reading.model import (
-    Reading,
-    as_model,
-    leaves_gaps,
-    release_statistic,
-    releases,
-    releases_of,
-)
+from pymc_dp.graphs.values import is_itself, nearest_rvs
+from pymc_dp.reading.checks import leaves_gaps
+from pymc_dp.reading.frozen import as_model
+from pymc_dp.reading.model import Reading, release_statistic, releases, releases_of
 from pymc_dp.step_methods.cells import CellGibbs
 from pymc_dp.step_methods.conjugate import ConjugateGibbs
 from pymc_dp.step_methods.counts import CountGibbs, check_count
@@ -34,11 +30,7 @@ from pymc_dp.step_methods.registry import STEPS, accepted
 from pymc_dp.step_methods.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.step_methods.skellam_bessel import SkellamBesselGibbs
 from pymc_dp.step_methods.tables import TableGibbs, is_by_cell, read_table, slopes_of, together
-from pymc_dp.step_methods.two_sided import (
-    TruncatedGammaMixtureGibbs,
-    TwoSidedGibbs,
-    is_exact_count,
-)
+from pymc_dp.step_methods.two_sided import TruncatedGammaMixtureGibbs, TwoSidedGibbs, is_exact_count
 
 __all__ = [
     "STEPS",

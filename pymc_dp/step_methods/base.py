@@ -22,10 +22,11 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.compiled import Piece
 from pymc_dp.graphs.declined import Declined, notice
 from pymc_dp.graphs.interrupts import uninterrupted
-from pymc_dp.graphs.questions import nearest_rvs, public_data
+from pymc_dp.graphs.values import nearest_rvs, public_data
 from pymc_dp.kernels.deferred import deferring
+from pymc_dp.reading.checks import takes_whole
 from pymc_dp.reading.kept import made_once
-from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, takes_whole
+from pymc_dp.reading.model import Reading, release_mechanism, release_statistic
 
 
 class PointFunction(NamedTuple):

@@ -18,7 +18,8 @@ import pymc_dp.step_methods.conjugacy  # noqa: F401 (its modules register themse
 from pymc_dp.graphs.compiled import Piece
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.kernels import key_of
-from pymc_dp.reading.model import Reading, check_transform, children
+from pymc_dp.reading.checks import check_transform
+from pymc_dp.reading.model import Reading, children
 from pymc_dp.step_methods.base import DPStep, LoopDraw, in_a_row, infeasible, point_function
 from pymc_dp.step_methods.conjugacy.registry import (
     CHILDREN,

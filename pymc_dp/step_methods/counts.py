@@ -19,18 +19,15 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.compiled import Piece
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.questions import (
-    known_shape,
-    known_value,
-    nearest_rvs,
-    public_data,
-    substitute,
-)
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.substitution import substitute
+from pymc_dp.graphs.values import known_value, nearest_rvs, public_data
 from pymc_dp.kernels import joined, key_of, part
 from pymc_dp.laws.counts.density import CompiledNoise, compile_noise
 from pymc_dp.mechanisms.release import apart
+from pymc_dp.reading.checks import leaves_gaps
 from pymc_dp.reading.counts import MOST_LISTED
-from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic
+from pymc_dp.reading.model import Reading, children, release_statistic
 from pymc_dp.step_methods.base import (
     LoopDraw,
     PointFunction,

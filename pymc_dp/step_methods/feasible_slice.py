@@ -2,7 +2,7 @@
 
 import pymc as pm
 
-from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.reading.model import releases
 from pymc_dp.step_methods.base import tagged_competence
 from pymc_dp.step_methods.registry import STEPS, concerned

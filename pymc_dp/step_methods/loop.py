@@ -23,10 +23,12 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_code, from_graph
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import lengths, value_lengths
+from pymc_dp.graphs.shapes import lengths, value_lengths
 from pymc_dp.kernels import key_of, part
-from pymc_dp.reading.groups import Block, by_rows, transform_parents
+from pymc_dp.reading.factors import transform_parents
+from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import Reading, children
+from pymc_dp.reading.records import by_rows
 from pymc_dp.step_methods.base import DPStep, LoopDraw, in_a_row
 from pymc_dp.step_methods.records.engine import Layout, Point
 from pymc_dp.step_methods.weave import Weave, has_entries

@@ -8,8 +8,8 @@ from typing import Any
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import nearest_rvs
 from pymc_dp.graphs.registry import Registry
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.reading.model import Reading, releases
 
 STEPS: Registry[Any, Any] = Registry()

@@ -7,7 +7,7 @@ from pytensor.tensor.random.basic import PoissonRV
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import as_row
-from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.kernels.counts.skellam_bessel import draw_skellam_bessel
 from pymc_dp.mechanisms import GeometricMechanism
 from pymc_dp.step_methods.base import point_function, unusable

@@ -16,22 +16,18 @@ from scipy.sparse import coo_array, csc_array, csr_array, hstack, vstack
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.draws import as_row
 from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.questions import (
-    known_shape,
-    known_value,
-    nearest_rvs,
-    public_data,
-    substitute,
-)
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.substitution import substitute
+from pymc_dp.graphs.values import known_value, nearest_rvs, public_data
 from pymc_dp.kernels.counts import directions
 from pymc_dp.kernels.counts import tables as kernels
 from pymc_dp.laws.count_sums import COUNT_LAWS
 from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.reading.checks import leaves_gaps
 from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import (
     Reading,
     children,
-    leaves_gaps,
     release_mechanism,
     release_statistic,
     releases_of,

@@ -15,15 +15,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import as_row
-from pymc_dp.graphs.questions import (
-    depends_on,
-    is_itself,
-    is_whole,
-    known_shape,
-    known_value,
-    nearest_rvs,
-    substitute,
-)
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.substitution import substitute
+from pymc_dp.graphs.values import depends_on, is_itself, is_whole, known_value, nearest_rvs
 from pymc_dp.laws import find_pair, require_pair, row_piece, row_sampler
 from pymc_dp.laws.count_sums import COUNT_LAWS, count_draw, noise_of
 from pymc_dp.mechanisms import LaplaceMechanism
@@ -33,12 +27,7 @@ from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV, mean_r
 from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, release_mechanism, release_statistic
 from pymc_dp.reading.sums.polynomials import is_linear
-from pymc_dp.step_methods.base import (
-    LoopDraw,
-    infeasible,
-    point_function,
-    unusable,
-)
+from pymc_dp.step_methods.base import LoopDraw, infeasible, point_function, unusable
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 from pymc_dp.step_methods.weave import WeavingStep
 

@@ -19,26 +19,18 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.compiled import Piece, from_graph
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import without_remarks
-from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, substitute
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.substitution import substitute
+from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.records import make_carried, make_carried_each
 from pymc_dp.mechanisms.release import FeasibleMoments, variance_cap
-from pymc_dp.reading.groups import (
-    Block,
-    by_rows,
-    factor_terms,
-    has_record_axis,
-    transform_parents,
-)
-from pymc_dp.reading.model import (
-    Reading,
-    children,
-    is_tagged,
-    parents,
-    release_statistic,
-    releases,
-)
+from pymc_dp.reading.factors import factor_terms, transform_parents
+from pymc_dp.reading.groups import Block
+from pymc_dp.reading.model import Reading, children, parents, release_statistic, releases
+from pymc_dp.reading.records import by_rows, has_record_axis
 from pymc_dp.reading.sums import is_rowwise
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkingStep
 from pymc_dp.step_methods.records.engine import Layout, Point, unpacked
 from pymc_dp.step_methods.records.graphs import CarriedGraphs

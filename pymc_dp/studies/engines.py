@@ -22,23 +22,12 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.draws import compile_draws
-from pymc_dp.graphs.questions import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.graphs.registry import Registry
+from pymc_dp.graphs.values import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.laws.integrated import all_releases
-from pymc_dp.mechanisms.base import (
-    Mechanism,
-    check_attainable,
-    has_continuous_rates,
-    is_published,
-)
-from pymc_dp.reading.model import (
-    Reading,
-    is_tagged,
-    parents,
-    privatized,
-    release_statistic,
-    releases,
-)
+from pymc_dp.mechanisms.base import Mechanism, check_attainable, has_continuous_rates, is_published
+from pymc_dp.reading.model import Reading, parents, privatized, release_statistic, releases
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.sampling import sample
 from pymc_dp.studies.settings import Settings
 

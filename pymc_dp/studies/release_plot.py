@@ -18,7 +18,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.laws.integrated import all_releases
 from pymc_dp.laws.sum_law import change
 from pymc_dp.mechanisms.release import PrivateReleaseRV

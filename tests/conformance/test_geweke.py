@@ -10,7 +10,7 @@ import pytest
 from pymc.step_methods.compound import CompoundStep
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.step_methods import STEPS, FeasibleSlice
 from pymc_dp.step_methods.base import point_function, value_writer

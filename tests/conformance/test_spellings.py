@@ -10,7 +10,7 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import routes

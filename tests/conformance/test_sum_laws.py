@@ -21,7 +21,7 @@ from pytensor import sparse as pts
 from scipy import sparse, special, stats
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.reading.model import release_mechanism, release_statistic, releases
 from tests.fuzz import exact
 from tests.models import TwoSidedGeometric

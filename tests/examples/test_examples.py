@@ -22,8 +22,8 @@ import hospitals
 import naive_bayes
 import pymc_dp as dp
 import sir
-from pymc_dp.graphs.questions import nearest_rvs
-from pymc_dp.reading.model import written_length
+from pymc_dp.graphs.values import nearest_rvs
+from pymc_dp.reading.record_lengths import written_length
 from tests.agreement import has_moments, has_quantiles
 
 # Blood lead, by quadrature on the scale of [0, 1]: posterior medians of mu and sigma2, and the

@@ -11,7 +11,7 @@ from scipy import integrate, linalg
 import report
 import sir
 import sir_simulator as simulator
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 from tests.agreement import same_law, values_follow
 from tests.references import references
 

@@ -11,7 +11,7 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import known_shape
+from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.reading.model import Reading, release_statistic
 from pymc_dp.reading.sums import additive
 from pymc_dp.step_methods import choose_steps

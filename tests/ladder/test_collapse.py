@@ -17,9 +17,10 @@ from scipy import integrate, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.ladder import collapse as ladder
-from pymc_dp.reading.model import Reading, read
+from pymc_dp.reading.frozen import read
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes import routes
 from pymc_dp.routes.coordinates import standardised
 from pymc_dp.step_methods import choose_steps

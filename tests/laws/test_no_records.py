@@ -10,7 +10,7 @@ import pytest
 from xarray import DataTree
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 
 G = np.repeat([0, 2], [4, 5])
 KINDS = G / 2

@@ -12,7 +12,7 @@ from pymc.step_methods.compound import CompoundStep
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.step_methods.base import point_function

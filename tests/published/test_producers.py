@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 
 DATA = Path(__file__).parents[1] / "data"
 SMARTNOISE, PIPELINEDP, TUMULT = (

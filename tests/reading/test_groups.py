@@ -6,8 +6,11 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.reading.groups import blocks, has_record_axis, parameters, record_variables
-from pymc_dp.reading.model import Reading, children, is_tagged
+from pymc_dp.reading.factors import parameters
+from pymc_dp.reading.groups import blocks
+from pymc_dp.reading.model import Reading, children
+from pymc_dp.reading.records import has_record_axis, record_variables
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.step_methods.records import RecordMetropolis
 
 LAPLACE = dp.LaplaceMechanism(1.0)

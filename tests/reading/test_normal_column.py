@@ -8,11 +8,12 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.reading.column_sums import LinearStatistic
 from pymc_dp.reading.groups import Block, record_groups
-from pymc_dp.reading.model import Reading, privatized, record_count
+from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.reading.normal_column import read_normal_column
+from pymc_dp.reading.record_lengths import record_count
 
 N = 43
 

@@ -10,7 +10,7 @@ from pymc.blocking import DictToArrayBijection, RaveledVars
 
 import pymc_dp as dp
 from pymc_dp.ladder.collapse import collapsed
-from pymc_dp.reading.model import read
+from pymc_dp.reading.frozen import read
 from pymc_dp.routes.coordinates import standardised
 
 J, G = 4, np.array([0, 0, 1, 2, 2, 2, 3])

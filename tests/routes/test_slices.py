@@ -11,7 +11,7 @@ from scipy import special, stats
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.interrupts import Pieces
-from pymc_dp.reading.model import read
+from pymc_dp.reading.frozen import read
 from pymc_dp.routes import slices
 from pymc_dp.routes.slices import layout
 from pymc_dp.routes.starts import NotFinite

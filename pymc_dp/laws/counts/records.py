@@ -25,7 +25,8 @@ from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.marginal import OnesAmongRecords
 from pymc_dp.laws.integrated import integrated_release
@@ -34,20 +35,11 @@ from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.laws.tails import log_between
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.mechanisms.release import apart, release_rv
+from pymc_dp.reading.checks import check_transform, leaves_gaps
 from pymc_dp.reading.columns import column_parameters, only_column
-from pymc_dp.reading.counts import (
-    MOST_LISTED,
-    CountStatistic,
-    read_counts,
-)
-from pymc_dp.reading.model import (
-    check_transform,
-    leaves_gaps,
-    record_length,
-    release_mechanism,
-    release_statistic,
-    releases_of,
-)
+from pymc_dp.reading.counts import MOST_LISTED, CountStatistic, read_counts
+from pymc_dp.reading.model import release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.record_lengths import record_length
 from pymc_dp.reading.sums import additive
 
 

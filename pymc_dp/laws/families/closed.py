@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import is_nonnegative
+from pymc_dp.graphs.signs import is_nonnegative
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.one_value import Law
 from pymc_dp.laws.sums import FAMILIES, Entries, Family, Sums

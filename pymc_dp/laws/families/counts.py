@@ -13,7 +13,8 @@ import pytensor.tensor.random.basic as ptr
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_value, lengths
+from pymc_dp.graphs.shapes import lengths
+from pymc_dp.graphs.values import known_value
 from pymc_dp.laws.count_sums import noise_of
 from pymc_dp.laws.counts.binomial_sums import SumsOfBinomials
 from pymc_dp.laws.counts.listed import ListedCounts

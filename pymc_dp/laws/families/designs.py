@@ -26,7 +26,9 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import linalg, sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape, nonnegative, public_data
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.signs import nonnegative
+from pymc_dp.graphs.values import public_data
 from pymc_dp.laws.moments.latents import Linearised, observed_noise, row_latents
 from pymc_dp.laws.shown import as_released
 from pymc_dp.laws.sums import FAMILIES, Family, Placed

@@ -17,7 +17,7 @@ from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import nonnegative
+from pymc_dp.graphs.signs import nonnegative
 from pymc_dp.laws.moments.one_column import law_of_moment
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import groups_in_words

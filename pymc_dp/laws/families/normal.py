@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape
+from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.laws.families.closed import law, possible
 from pymc_dp.laws.moments.normal import normal_release
 from pymc_dp.laws.sums import FAMILIES, Entries, Family, Placed

@@ -13,7 +13,7 @@ from scipy import linalg
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
-from pymc_dp.graphs.questions import known_shape
+from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink

@@ -17,7 +17,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
-from pymc_dp.graphs.questions import known_shape
+from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.feasible import BoundedMoments, draw_moments, moment_noises, of_both
@@ -25,8 +25,9 @@ from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes, in_words
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.mechanisms.release import FeasibleMoments, mean_range, release_rv, variance_cap
+from pymc_dp.reading.checks import require_possible
 from pymc_dp.reading.column_sums import LinearStatistic, RowRelease
-from pymc_dp.reading.model import Reading, releases_of, require_possible
+from pymc_dp.reading.model import Reading, releases_of
 from pymc_dp.reading.normal_column import NormalColumn, read_normal_column
 from pymc_dp.reading.propriety import check_proper
 

@@ -19,12 +19,13 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.random.basic import PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.questions import depends_on, nearest_rvs
+from pymc_dp.graphs.values import depends_on, nearest_rvs
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.laws.one_value import Independent
 from pymc_dp.mechanisms import GeometricMechanism, LaplaceMechanism
 from pymc_dp.plugins.factorization import kernels as kernel
-from pymc_dp.reading.model import Reading, check_transform, children
+from pymc_dp.reading.checks import check_transform
+from pymc_dp.reading.model import Reading, children
 from pymc_dp.step_methods.base import (
     DPStep,
     DPStepState,

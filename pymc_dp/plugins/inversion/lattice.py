@@ -14,7 +14,7 @@ import pytensor.tensor.random.basic as ptr
 from pymc.logprob.abstract import _logprob
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_value, public_data
+from pymc_dp.graphs.values import known_value, public_data
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.count_sums import Atom, log_constant
 from pymc_dp.laws.mixture import MixtureLaw

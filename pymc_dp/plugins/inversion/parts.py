@@ -18,7 +18,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.laws.count_sums import Atom
 from pymc_dp.laws.counted import mixture_of
 from pymc_dp.laws.mixture import MixtureLaw

@@ -18,7 +18,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_value, nearest_rvs
+from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws import is_registered
 from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.plugins.inversion.kernels.nodes import DISTANCES, RULE, SAMPLES, WEIGHTS

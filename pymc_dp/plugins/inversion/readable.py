@@ -11,7 +11,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import PLAIN_MODE, nearest_rvs
+from pymc_dp.graphs.values import PLAIN_MODE, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.mixture import MixtureLaw
 from pymc_dp.plugins.inversion.parts import Part, law_of_record, parts_of

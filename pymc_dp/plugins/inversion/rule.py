@@ -17,7 +17,8 @@ from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
-from pymc_dp.graphs.questions import keeps_values, known_shape, known_value, lengths, nearest_rvs
+from pymc_dp.graphs.shapes import known_shape, lengths
+from pymc_dp.graphs.values import keeps_values, known_value, nearest_rvs
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.shown import as_released, of_multiples
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
@@ -29,15 +30,10 @@ from pymc_dp.plugins.inversion.readable import readable_law
 from pymc_dp.plugins.inversion.summand import read_summand, summand_of
 from pymc_dp.plugins.inversion.trial import require_found, trial_of
 from pymc_dp.reading.bounds import at_start
+from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.columns import column_parameters, only_column
-from pymc_dp.reading.model import (
-    Reading,
-    check_transform,
-    record_length,
-    release_mechanism,
-    release_statistic,
-    releases_of,
-)
+from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.record_lengths import record_length
 from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic
 
 

@@ -22,22 +22,17 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.draws import each_draw
-from pymc_dp.graphs.questions import known_shape, lengths, nearest_rvs
+from pymc_dp.graphs.shapes import known_shape, lengths
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
+from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.columns import columns_of
 from pymc_dp.reading.groups import Block
-from pymc_dp.reading.model import (
-    Reading,
-    check_transform,
-    release_mechanism,
-    release_statistic,
-    releases_of,
-    require_possible,
-)
+from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
 from pymc_dp.reading.row_groups import Rowwise, read_row_law
 from pymc_dp.reading.sums import row_vectors
 from pymc_dp.reading.sums.polynomials import degree, read_polynomial

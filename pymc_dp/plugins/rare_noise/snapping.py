@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float, refuse_unless
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.plugins.rare_noise.bounded_laplace import BoundedNoise

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
 
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float, checked_parameter
 from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import (

@@ -20,14 +20,9 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import (
-    entry_of,
-    known_shape,
-    known_value,
-    nearest_rvs,
-    power,
-    power_law,
-)
+from pymc_dp.graphs.powers import power, power_law
+from pymc_dp.graphs.shapes import entry_of, known_shape
+from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.reading.columns import Link, Rows
 from pymc_dp.reading.model import prior_number, prior_value
 from pymc_dp.reading.sums.polynomials import Polynomial, constant, degree, read_polynomial

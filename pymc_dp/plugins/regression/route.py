@@ -14,7 +14,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.interrupts import Pieces
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.kernels.moments.bounds import central_point
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.laws.moments.sums import column_products, nearest_sample
@@ -39,8 +39,9 @@ from pymc_dp.plugins.regression.priors import (
     _read_covariates,
     _read_prior,
 )
+from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.columns import Rows
-from pymc_dp.reading.model import Reading, check_transform
+from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, check_releases, run
 from pymc_dp.step_methods.base import published_values

@@ -32,9 +32,10 @@ from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes, groups_in_w
 from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.cells import multiplied
+from pymc_dp.reading.checks import require_possible
 from pymc_dp.reading.column_sums import RowRelease, as_numbers
 from pymc_dp.reading.columns import Rows
-from pymc_dp.reading.model import Reading, require_possible
+from pymc_dp.reading.model import Reading
 from pymc_dp.reading.row_groups import read_row_groups
 from pymc_dp.reading.sums.polynomials import Polynomial
 

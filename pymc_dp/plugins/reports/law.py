@@ -22,45 +22,22 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.discrete import DiscreteUniformRV
 from pymc.logprob.basic import logp
-from pytensor.tensor.random.basic import (
-    BernoulliRV,
-    BinomialRV,
-    CategoricalRV,
-)
+from pytensor.tensor.random.basic import BernoulliRV, BinomialRV, CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
-from pymc_dp.graphs.questions import (
-    known_value,
-    leaves,
-    lengths,
-    nearest_rvs,
-    plain_function,
-    substitute,
-    valued,
-)
+from pymc_dp.graphs.shapes import leaves, lengths
+from pymc_dp.graphs.substitution import substitute
+from pymc_dp.graphs.values import known_value, nearest_rvs, plain_function, valued
 from pymc_dp.laws.counts.marginal import _NEVER, _TINY, log_sum
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.reading.cells import (
-    Cells,
-    aligned,
-    at_places,
-    entries_of,
-    keys_at,
-    one_of,
-    partition,
-)
+from pymc_dp.reading.cells import Cells, aligned, at_places, entries_of, keys_at, one_of, partition
 from pymc_dp.reading.groups import is_channel
-from pymc_dp.reading.model import (
-    parents,
-    record_length,
-    release_mechanism,
-    release_statistic,
-    releases_of,
-)
+from pymc_dp.reading.model import parents, release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.record_lengths import record_length
 from pymc_dp.reading.sums import is_rowwise
 
 _MOST_STATES, _MOST_ENTRIES = 1024, 50_000_000

@@ -13,7 +13,7 @@ from pytensor.graph.basic import Constant
 from pytensor.raise_op import Assert
 
 from pymc_dp.graphs.held import labelled_like
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import (
     as_float,
     as_integer,

@@ -27,26 +27,21 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import (
-    depends_on,
-    entry_of,
-    known_shape,
-    known_value,
-    lengths,
-    simplified,
-)
+from pymc_dp.graphs.shapes import entry_of, known_shape, lengths
+from pymc_dp.graphs.substitution import simplified
+from pymc_dp.graphs.values import depends_on, known_value
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes, change
 from pymc_dp.mechanisms.release import release_rv
+from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.groups import Block, record_groups
 from pymc_dp.reading.model import (
     Reading,
-    check_transform,
     parents,
     release_mechanism,
     release_statistic,
     releases_of,
-    written_length,
 )
+from pymc_dp.reading.record_lengths import written_length
 
 
 class Selected(NamedTuple):

@@ -20,7 +20,8 @@ from scipy import special
 
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.draws import each_draw
-from pymc_dp.graphs.questions import is_itself, lengths, nearest_rvs
+from pymc_dp.graphs.shapes import lengths
+from pymc_dp.graphs.values import is_itself, nearest_rvs
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.moments.latents import row_latents
 from pymc_dp.laws.moments.sums import ExactLatents, column_products
@@ -28,18 +29,12 @@ from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.plugins.unknown_sizes.density import log_prior
 from pymc_dp.plugins.unknown_sizes.reader import place_of
 from pymc_dp.plugins.unknown_sizes.sizes import by_group, sizes_that_matter
+from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.column_sums import read_release
 from pymc_dp.reading.columns import Link, Rows, columns_of, read_links
 from pymc_dp.reading.groups import Block
-from pymc_dp.reading.model import (
-    Reading,
-    check_transform,
-    release_mechanism,
-    release_statistic,
-    releases_of,
-    require_possible,
-    size_of,
-)
+from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.record_lengths import size_of
 from pymc_dp.reading.sums.polynomials import Polynomial
 
 _SOME = (50, 51, 60)  # rows, for the reading

@@ -34,7 +34,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.questions import noticed_function
+from pymc_dp.graphs.values import noticed_function
 from pymc_dp.laws import draw_by_pair, find_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import Integrated, in_results

@@ -18,16 +18,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map, uses
-from pymc_dp.graphs.questions import (
-    depends_on,
-    entry_of,
-    keeps_values,
-    leaves,
-    lengths,
-    nearest_rvs,
-    public_data,
-    simplified,
-)
+from pymc_dp.graphs.shapes import entry_of, leaves, lengths
+from pymc_dp.graphs.substitution import simplified
+from pymc_dp.graphs.values import depends_on, keeps_values, nearest_rvs, public_data
 from pymc_dp.laws import is_registered
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.plugins.inversion.lattice import on_lattice
@@ -38,7 +31,8 @@ from pymc_dp.plugins.inversion.summand import summand_of
 from pymc_dp.plugins.unknown_sizes.classes import ClassReader
 from pymc_dp.plugins.unknown_sizes.density import Entries, Records
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
-from pymc_dp.reading.model import release_statistic, written_length
+from pymc_dp.reading.model import release_statistic
+from pymc_dp.reading.record_lengths import written_length
 
 _SOME = 1000  # records that stand for any number of them
 

@@ -13,7 +13,9 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
-from pymc_dp.graphs.questions import is_itself, known_value, lengths, noticed_function, simplified
+from pymc_dp.graphs.shapes import lengths
+from pymc_dp.graphs.substitution import simplified
+from pymc_dp.graphs.values import is_itself, known_value, noticed_function
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import integrated_release
@@ -28,14 +30,9 @@ from pymc_dp.plugins.unknown_sizes.histogram import Histogram
 from pymc_dp.plugins.unknown_sizes.reader import Reader, SumsReader, of_a_record, vectors_of
 from pymc_dp.plugins.unknown_sizes.sizes import MOST, around, by_group, sizes_that_matter
 from pymc_dp.reading.bounds import at_start, starting_values
-from pymc_dp.reading.model import (
-    Reading,
-    check_transform,
-    release_mechanism,
-    releases_of,
-    require_possible,
-    size_of,
-)
+from pymc_dp.reading.checks import check_transform, require_possible
+from pymc_dp.reading.model import Reading, release_mechanism, releases_of
+from pymc_dp.reading.record_lengths import size_of
 from pymc_dp.reading.record_sums import RecordSumsRV
 
 _MOST_INVERTED = 20_000  # numbers of records

@@ -11,7 +11,8 @@ from pymc.distributions.discrete import DiscreteUniformRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_value, lengths, noticed_function
+from pymc_dp.graphs.shapes import lengths
+from pymc_dp.graphs.values import known_value, noticed_function
 from pymc_dp.plugins.unknown_sizes.density import Windows, log_prior
 from pymc_dp.reading.bounds import starting_values
 

@@ -34,7 +34,9 @@ from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_shape, nearest_rvs, simplified
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.substitution import simplified
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.reading.sums.polynomials import (
     Coefficient,
     Polynomial,

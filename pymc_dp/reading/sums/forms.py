@@ -13,7 +13,7 @@ from pytensor.scalar.basic import ScalarVariable
 from pytensor.tensor.elemwise import Elemwise
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import keeps_values
+from pymc_dp.graphs.values import keeps_values
 
 _ROUNDING = 1e-14
 

@@ -12,7 +12,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.reading.sums.forms import Form
 from pymc_dp.reading.sums.tables import Layout, Ledger, Row, Table, common_layout
 

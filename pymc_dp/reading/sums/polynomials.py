@@ -14,7 +14,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.subtensor import Subtensor
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on, keeps_values, known_value
+from pymc_dp.graphs.values import depends_on, keeps_values, known_value
 from pymc_dp.reading.sums.forms import refusal
 
 type Coefficient = Any  # a number or a scalar graph

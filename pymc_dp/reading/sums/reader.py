@@ -36,7 +36,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import MOST_TOTALS
-from pymc_dp.graphs.questions import known_shape, known_value, lengths
+from pymc_dp.graphs.shapes import known_shape, lengths
+from pymc_dp.graphs.values import known_value
 from pymc_dp.reading.sums.forms import or_refusal, refusal
 from pymc_dp.reading.sums.operands import MOST_ENTRIES, Operands, Public
 from pymc_dp.reading.sums.reductions import accumulated, reduced, squeezed

@@ -18,7 +18,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, Unrelated
-from pymc_dp.graphs.questions import keeps_values
+from pymc_dp.graphs.values import keeps_values
 from pymc_dp.reading.sums.forms import Form, Scalars, added, node, refusal
 
 _MOST_TERMS = 64  # of one row

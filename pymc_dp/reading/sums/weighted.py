@@ -18,7 +18,8 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.questions import known_value, lengths, public_data
+from pymc_dp.graphs.shapes import lengths
+from pymc_dp.graphs.values import known_value, public_data
 from pymc_dp.reading.sums.forms import Form, added
 from pymc_dp.reading.sums.operands import Operands, Public
 from pymc_dp.reading.sums.tables import Table, whole

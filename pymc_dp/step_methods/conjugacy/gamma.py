@@ -31,7 +31,8 @@ from pytensor.tensor.random.basic import (
 )
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on, power_law
+from pymc_dp.graphs.powers import power_law
+from pymc_dp.graphs.values import depends_on
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.draws.log_concave import TINY, draw_log_gamma
 from pymc_dp.kernels.moments.gaussian_chain import draw_inverse_gamma_below

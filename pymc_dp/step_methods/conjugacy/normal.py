@@ -13,7 +13,7 @@ from pymc.distributions.continuous import FlatRV
 from pytensor.tensor.random.basic import NormalRV, UniformRV
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on
+from pymc_dp.graphs.values import depends_on
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.moments.gaussian_chain import draw_normal_between
 from pymc_dp.mechanisms.release import PrivateReleaseRV, mean_range

@@ -12,8 +12,10 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import depends_on, known_value, nearest_rvs, power, substitute
+from pymc_dp.graphs.powers import power
 from pymc_dp.graphs.registry import Registry
+from pymc_dp.graphs.substitution import substitute
+from pymc_dp.graphs.values import depends_on, known_value, nearest_rvs
 from pymc_dp.kernels import jit
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.release import FeasibleMoments

@@ -20,31 +20,21 @@ from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, notice
-from pymc_dp.graphs.questions import depends_on, nearest_rvs, plain_function, public_data
+from pymc_dp.graphs.values import depends_on, nearest_rvs, plain_function, public_data
 from pymc_dp.laws.sum_law import change, run_trials
 from pymc_dp.reading.bounds import feasible_point
+from pymc_dp.reading.checks import leaves_gaps
 from pymc_dp.reading.columns import read_rows
-from pymc_dp.reading.groups import (
-    Block,
-    blocks,
-    check_axes,
-    has_record_axis,
-    record_groups,
-)
-from pymc_dp.reading.model import (
-    Reading,
-    is_tagged,
-    leaves_gaps,
-    record_length,
-    release_statistic,
-    releases,
-    size_of,
-)
+from pymc_dp.reading.groups import Block, blocks, record_groups
+from pymc_dp.reading.model import Reading, release_statistic, releases
 from pymc_dp.reading.normal_column import read_normal_column
 from pymc_dp.reading.privacy import Loss, stated_loss
 from pymc_dp.reading.propriety import check_proper, check_proper_rows
+from pymc_dp.reading.record_lengths import record_length, size_of
 from pymc_dp.reading.record_sums import RecordSumsRV
+from pymc_dp.reading.records import check_axes, has_record_axis
 from pymc_dp.reading.sums import is_rowwise
+from pymc_dp.reading.tags import is_tagged
 from pymc_dp.step_methods.base import unusable
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkingState, WalkingStep
 from pymc_dp.step_methods.records.engine import Engine

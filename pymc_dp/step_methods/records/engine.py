@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
 from pymc_dp.graphs.draws import without_remarks
-from pymc_dp.graphs.questions import is_itself, known_value, plain_function
+from pymc_dp.graphs.values import is_itself, known_value, plain_function
 from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.records import (
     Functions,
@@ -31,7 +31,8 @@ from pymc_dp.kernels.records import (
     make_sweeps,
     together,
 )
-from pymc_dp.reading.groups import Block, parameters
+from pymc_dp.reading.factors import parameters
+from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
 from pymc_dp.step_methods.base import point_function
 from pymc_dp.step_methods.records.graphs import RecordGraphs

@@ -21,9 +21,10 @@ from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import is_random, nearest_rvs
+from pymc_dp.graphs.values import is_random, nearest_rvs
 from pymc_dp.laws.transport import transport
-from pymc_dp.reading.groups import Block, factor_density, transform_parents
+from pymc_dp.reading.factors import factor_density, transform_parents
+from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import parents
 from pymc_dp.reading.sums import Additive, additive
 from pymc_dp.step_methods.records.proposals import proposals

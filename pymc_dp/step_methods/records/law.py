@@ -16,7 +16,8 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import lengths, nearest_rvs
+from pymc_dp.graphs.shapes import lengths
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.laws.transport import has_atoms, is_continuous
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.sums import Additive, additive

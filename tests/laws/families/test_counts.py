@@ -9,7 +9,7 @@ import pytest
 from scipy import special, stats
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
+from pymc_dp.graphs.values import PLAIN_MODE as PLAIN
 from pymc_dp.laws.families.counts import Counts
 from pymc_dp.laws.sum_law import law_of
 from pymc_dp.reading.groups import record_groups

@@ -9,8 +9,8 @@ from pytensor.graph.traversal import ancestors
 from scipy import integrate, stats
 
 import pymc_dp as dp
-from pymc_dp.graphs import questions
-from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
+from pymc_dp.graphs import substitution
+from pymc_dp.graphs.values import PLAIN_MODE as PLAIN
 from pymc_dp.routes import gibbs
 from tests.agreement import follows
 
@@ -158,8 +158,8 @@ SPELLINGS = {
 @pytest.mark.parametrize("statistic", SPELLINGS.values(), ids=SPELLINGS)
 def test_work_does_not_grow_with_the_number_of_groups(statistic, monkeypatch):
     """200 clinics are read with a few rewrites, and their density has as few ops."""
-    rewrites, simplifier = [], questions._simplifier
-    monkeypatch.setattr(questions, "_simplifier", lambda: rewrites.append(1) or simplifier())
+    rewrites, simplifier = [], substitution._simplifier
+    monkeypatch.setattr(substitution, "_simplifier", lambda: rewrites.append(1) or simplifier())
     monkeypatch.setattr(gibbs, "read_block", None)  # would read all for a route that is not taken
     work = []
     for k in (6, 18):

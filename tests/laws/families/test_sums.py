@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
+from pymc_dp.graphs.values import PLAIN_MODE as PLAIN
 
 LAPLACE, GAUSSIAN, GEOMETRIC = dp.LaplaceMechanism, dp.GaussianMechanism, dp.GeometricMechanism
 RNG = np.random.default_rng(20)

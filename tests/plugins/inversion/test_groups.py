@@ -8,7 +8,7 @@ from scipy import integrate, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
+from pymc_dp.graphs.values import PLAIN_MODE as PLAIN
 from tests.agreement import same_law
 
 SIZES = np.array([7, 20, 9])

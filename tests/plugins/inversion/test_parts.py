@@ -9,7 +9,7 @@ from scipy import integrate, special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import plain_function
+from pymc_dp.graphs.values import plain_function
 
 MEAN, PSI = 0.4, 0.35
 GAUSSIAN, LAPLACE = dp.GaussianMechanism(1.5), dp.LaplaceMechanism(2.0)

@@ -8,7 +8,7 @@ from scipy import signal, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
+from pymc_dp.graphs.values import PLAIN_MODE as PLAIN
 
 N, LOWER, UPPER, STEP = 6, 0.1, 1.4, 1e-3
 

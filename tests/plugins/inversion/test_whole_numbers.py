@@ -7,7 +7,7 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import plain_function
+from pymc_dp.graphs.values import plain_function
 
 P, K = 0.4, np.arange(400)
 POISSON = stats.poisson(10 * P).pmf(K)

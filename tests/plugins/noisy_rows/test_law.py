@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.reading.model import releases
 
 N, G = 7, np.array([0, 1, 2, 0, 1, 2, 1])

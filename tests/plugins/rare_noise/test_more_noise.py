@@ -7,7 +7,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 from tests.mechanisms.noise import evaluate
 
 INF = float("inf")

@@ -12,7 +12,7 @@ from pytensor.graph.replace import vectorize_graph
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE as PLAIN
+from pymc_dp.graphs.values import PLAIN_MODE as PLAIN
 from pymc_dp.ladder.collapse import collapsible
 from pymc_dp.laws.sum_law import notes
 from pymc_dp.reading.model import Reading, release_statistic

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import logsumexp
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import plain_function
+from pymc_dp.graphs.values import plain_function
 
 G = np.array([0, 1, 0, 1])
 BITS = (np.arange(4)[:, None] >> np.arange(2)) & 1

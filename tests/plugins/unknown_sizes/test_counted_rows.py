@@ -9,7 +9,7 @@ import pytest
 from scipy import special, stats
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 
 SIZES, THETA = np.arange(95, 106), {"m": 0.3, "b": 0.8, "s": 0.6}
 Z, ZN = np.array([20.0, 60.0, 100.0, 85.0]), 98

@@ -7,7 +7,7 @@ import pytest
 from scipy import special, stats
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE
 
 N = np.arange(400)
 TWO_MODES = np.zeros(201)

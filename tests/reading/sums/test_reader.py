@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.questions import nearest_rvs
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.reading.sums import additive, is_rowwise
 
 N = 11

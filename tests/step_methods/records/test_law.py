@@ -6,8 +6,8 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.graphs.questions import plain_function
-from pymc_dp.reading.groups import parameters
+from pymc_dp.graphs.values import plain_function
+from pymc_dp.reading.factors import parameters
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes.records_chain import covered
 from pymc_dp.step_methods.records.engine import Layout

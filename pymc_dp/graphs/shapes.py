@@ -1,0 +1,158 @@
+"""Shapes of a graph, the entries that it is made of, and dependence on more than a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.compile.ops import ViewOp
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors, toposort, walk
+from pytensor.scalar import basic as ps
+from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.substitution import simplified
+from pymc_dp.graphs.values import core_op, is_random, keeps_values, known_value, nearest_rvs
+
+
+def entry_of(variable: TensorVariable) -> tuple[TensorVariable, tuple[int, ...]] | None:
+    """Return the variable and the index of which a scalar is an entry; None if not known."""
+    source = variable
+    moved = DimShuffle | Subtensor | SpecifyShape | ViewOp  # dims= and Deterministic leave these
+    while source.owner is not None and isinstance(source.owner.op, moved):
+        source, *index = source.owner.inputs
+        if not all(isinstance(i, Constant) for i in index):
+            return None
+    shape = [n for n in known_shape(source) if n is not None]
+    if variable.type.ndim or len(shape) < source.type.ndim:
+        return None
+    numbered = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(source.dtype)
+    place = graph_replace(variable, {source: pt.constant(numbered)}, strict=False)
+    place = known_value(place)
+    if place is None:
+        return None
+    found = np.unravel_index(int(place), shape) if shape else ()
+    return source, tuple(int(k) for k in found)
+
+
+def leaves(
+    graph: TensorVariable, places: np.ndarray
+) -> Iterator[tuple[TensorVariable, np.ndarray]]:
+    """Return what a graph is joined from, with the places that each part has in it.
+
+    `places` are those of the graph itself, an array of its shape.
+    """
+    node = graph.owner
+    match node and node.op:
+        case MakeVector():
+            for part, own in zip(node.inputs, places, strict=True):
+                yield from leaves(part, own)
+        case Join(axis=axis):
+            ends = np.cumsum([lengths(part)[axis] for part in node.inputs])
+            for part, own in zip(node.inputs, np.split(places, ends[:-1], axis), strict=True):
+                yield from leaves(part, own)
+        case Reshape() | DimShuffle(drop=[]) if graph.type.ndim:
+            given = lengths(node.inputs[0])
+            if isinstance(node.op, DimShuffle):  # back in the order of the axes of what is given
+                places = places.reshape([given[axis] for axis in node.op.shuffle])
+                places = places.transpose(np.argsort(node.op.shuffle))
+            yield from leaves(node.inputs[0], places.reshape(given))
+        case op if node is not None and keeps_values(op, node.inputs[0]):
+            yield from leaves(node.inputs[0], places)
+        case _:
+            yield graph, places
+
+
+def of_nothing(expression: TensorVariable) -> list[TensorVariable]:
+    """Return the largest parts of an expression that are computed from no entry of an RV.
+
+    What is computed from RVs all the same is picked by an index that is empty, or taken times zero.
+    """
+    # What is computed from RVs, and whether from an entry of theirs.
+    random: dict[Variable, bool] = {
+        rv: 0 not in known_shape(rv) for rv in nearest_rvs([expression])
+    }
+    for node in toposort([expression], blockers=random):
+        inputs = [i for i in node.inputs if i in random]
+        if not inputs or isinstance(node.op, Shape | Shape_i):
+            continue
+        used = [i for i in inputs if random[i]]
+        match getattr(node.op, "scalar_op", core_op(node.op)):
+            case ps.Mul() | Dot() if any(_is_zero(i) for i in node.inputs if i not in random):
+                used = []
+            case ps.Switch() if node.inputs[0] not in random and _is_zero(node.inputs[0]):
+                used = [i for i in used if i is node.inputs[2]]
+            case Subtensor() | AdvancedSubtensor() if used and 0 in known_shape(node.outputs[0]):
+                used = []
+        random |= dict.fromkeys(node.outputs, bool(used))
+
+    def unlike(variable: Variable) -> list[Variable] | None:
+        return variable.owner.inputs if random.get(variable) and not is_random(variable) else None
+
+    return [v for v in walk([expression], unlike) if random.get(v) is False and not is_random(v)]
+
+
+def _is_zero(graph: Variable) -> bool:
+    value = known_value(graph, fixed=True)
+    return value is not None and not np.any(value)
+
+
+def varies_with(expression: TensorVariable, rv: TensorVariable) -> bool:
+    """Whether an expression depends on a variable, and on more of it than its shape."""
+    blockers = nearest_rvs([expression])
+    above = list(ancestors([expression], blockers=blockers))
+    shapes = [v for v in above if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)]
+    return rv in ancestors([expression], blockers=[*blockers, *shapes])
+
+
+def known_shape(variable: TensorVariable) -> tuple[int | None, ...]:
+    """Shape of a variable; where only `dims` or `pm.Data` give it, as they stand now."""
+    if None not in variable.type.shape:
+        return variable.type.shape
+    shape = known_value(*simplified([variable.shape]))
+    return variable.type.shape if shape is None else tuple(int(length) for length in shape)
+
+
+def may_broadcast(shape: Sequence[int | None], to: Sequence[int | None]) -> bool:
+    """Whether a shape can be that of what is broadcast to another; None is a length not known."""
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(None in (a, b) or a in (b, 1) for a, b in pairs)
+
+
+def with_shapes(graph: TensorVariable) -> TensorVariable:
+    """Return a graph with numbers for the shapes in it that are known."""
+    numbers: dict[Variable, Variable] = {}
+    for variable in ancestors([graph], blockers=nearest_rvs([graph])):
+        node = variable.owner
+        if node is None or not isinstance(node.op, Shape | Shape_i):
+            continue
+        shape = known_shape(node.inputs[0])
+        if None not in shape:
+            found = shape[node.op.i] if isinstance(node.op, Shape_i) else shape
+            numbers[variable] = pt.constant(np.array(found, dtype="int64"))
+    return graph_replace([graph], numbers, strict=False)[0] if numbers else graph
+
+
+def lengths(variable: TensorVariable) -> tuple[int, ...]:
+    """Return the shape of a variable; decline one that is not known."""
+    shape = known_shape(variable)
+    if None in shape:
+        raise Declined(f"the shape of `{variable}` is not known: give it a shape= or dims=")
+    return tuple(int(n or 0) for n in shape)
+
+
+def value_lengths(model: Any, rv: TensorVariable) -> tuple[int, ...]:
+    """Return the shape of a variable's value, transformed perhaps, as of a precision matrix."""
+    value, transform = model.rvs_to_values[rv], model.rvs_to_transforms[rv]
+    if transform is not None and None in known_shape(value):
+        return lengths(transform.forward(rv, *rv.owner.inputs))
+    return lengths(value)

@@ -1,0 +1,230 @@
+"""What the values of a graph are computed from, and which of them are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+from pymc.logprob.abstract import MeasurableOp
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.mode import Mode
+from pytensor.compile.ops import ViewOp
+from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.graph.traversal import ancestors, toposort, walk
+from pytensor.raise_op import CheckAndRaise
+from pytensor.scalar import basic as ps
+from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Dot
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import notice
+
+
+class _Inline(GraphRewriter):
+    """Write out graphs in others, which PyTensor compiles with C, whatever the mode."""
+
+    def apply(self, fgraph):
+        while nodes := [n for n in fgraph.apply_nodes if isinstance(n.op, OpFromGraph)]:
+            for node in nodes:
+                fgraph.replace_all(zip(node.outputs, inline_ofg_node(node), strict=True))
+
+
+# Evaluates scalars while a model is being read: nothing worth compiling.
+PLAIN_MODE = Mode(linker="py", optimizer=None).register((_Inline(), -0.02))
+
+
+def is_random(variable: Variable) -> bool:
+    """Whether a variable is the direct output of a random variable's op."""
+    return variable.owner is not None and isinstance(
+        variable.owner.op, RandomVariable | MeasurableOp
+    )
+
+
+def nearest_rvs(expressions: Sequence[Variable]) -> list[Variable]:
+    """Return the random variables that the expressions are computed from, not looking past them."""
+
+    def expand(variable):
+        if is_random(variable) or variable.owner is None:
+            return None
+        return variable.owner.inputs
+
+    found = [v for v in walk(expressions, expand, bfs=False) if is_random(v)]
+    return list(dict.fromkeys(found))
+
+
+def public_data(expressions: Sequence[Variable]) -> list[SharedVariable]:
+    """Return the `pm.Data` that expressions are computed from, not looking past RVs."""
+    found = ancestors(expressions, blockers=nearest_rvs(expressions))
+    return [
+        v for v in found if isinstance(v, SharedVariable) and not isinstance(v.type, RandomType)
+    ]
+
+
+def depends_on(expression: Variable, variable: Variable) -> bool:
+    """Whether `expression` is computed from `variable`, not looking past other RVs."""
+    return variable in nearest_rvs([expression])
+
+
+def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
+    """Return the value of a constant of the model; None where random or unknown things decide it.
+
+    What `pm.Data` holds now counts as known, though it may change: with ``fixed`` it does not.
+    """
+    roots = [v for v in ancestors([graph]) if v.owner is None]
+    kinds = Constant if fixed else Constant | SharedVariable
+    # A generator gives away every draw, those inside a Scan as well.
+    if not all(isinstance(r, kinds) and not isinstance(r.type, RandomType) for r in roots):
+        return None
+    if any(isinstance(r, SharedVariable) for r in roots):
+        notice(*valued(graph))
+    if isinstance(graph, Constant):
+        return np.asarray(graph.data)
+    if isinstance(graph, SharedVariable):
+        return np.asarray(graph.get_value(borrow=True))
+    try:
+        [value] = _computed([graph], {})
+        return np.array(value)
+    except NotImplementedError:  # an op that is no function of values, `ifelse` say
+        return np.asarray(graph.eval(mode=PLAIN_MODE))
+
+
+def plain_function(inputs: Sequence[Variable], outputs) -> Callable:
+    """Return a function that is evaluated node by node, without compilation."""
+    return pytensor.function(list(inputs), outputs, mode=PLAIN_MODE, on_unused_input="ignore")
+
+
+def noticed_function(inputs: Sequence[Variable], outputs) -> Callable:
+    """Return a plain function for use while a model is read; the data in it are noticed."""
+    notice(*public_data([outputs] if isinstance(outputs, Variable) else outputs))
+    return plain_function(inputs, outputs)
+
+
+def valued(graph: Variable) -> list[SharedVariable]:
+    """Return the shared variables of which a graph takes more than the shape."""
+
+    def expand(variable: Variable):
+        node = variable.owner
+        return None if node is None or isinstance(node.op, Shape | Shape_i) else node.inputs
+
+    return [v for v in walk([graph], expand) if isinstance(v, SharedVariable)]
+
+
+def _computed(graphs: Sequence[Variable], known: Mapping[Variable, Any]) -> list[Any]:
+    """Compute graphs of numbers op by op: to make a function of them takes longer than all else."""
+    found = dict(known)
+
+    def value(variable: Variable):
+        if variable in found:
+            return found[variable]
+        return variable.data if isinstance(variable, Constant) else variable.get_value(borrow=True)
+
+    for node in toposort(graphs):
+        if isinstance(node.op, OpFromGraph):
+            inner = dict(zip(node.op.fgraph.inputs, map(value, node.inputs), strict=True))
+            own = _computed(node.op.fgraph.outputs, inner)
+            found |= dict(zip(node.outputs, own, strict=True))
+            continue
+        if not hasattr(node.op, "perform") or node.op.destroy_map:
+            raise NotImplementedError
+        node.op.prepare_node(node, None, None, "py")
+        storage: list[list] = [[None] for _ in node.outputs]
+        node.op.perform(node, [value(i) for i in node.inputs], storage)
+        found |= dict(zip(node.outputs, [s[0] for s in storage], strict=True))
+    return [value(graph) for graph in graphs]
+
+
+def keeps_values(op: Op, given: Variable | str) -> bool:
+    """Whether an op returns its first input, or any input of this dtype, as it is.
+
+    A cast does where every value of the one type is one of the other; to floats, but for rounding;
+    of whole numbers to int64. To fewer integers it may wrap around, to truth
+    values it compares with zero.
+    """
+    dtype = given if isinstance(given, str) else getattr(given.type, "dtype", None)
+    match getattr(op, "scalar_op", op):
+        case ps.Identity() | ViewOp() | SpecifyShape() | CheckAndRaise():
+            return True
+        case TensorFromScalar() | ScalarFromTensor():
+            return True
+        case ps.Cast() as cast if dtype is not None:
+            target = np.dtype(cast.o_type.dtype)
+            if target.kind == "f":
+                return target.itemsize >= 4
+            whole = (
+                np.dtype(dtype).kind == "f"
+                and not isinstance(given, str)
+                and is_whole(given, fixed=True)
+            )
+            return (whole and target == np.int64) or np.can_cast(dtype, target)
+        case ps.Floor() | ps.Ceil() | ps.Trunc() if dtype is not None:
+            return np.dtype(dtype).kind in "biu"
+    return False
+
+
+def is_whole(graph: Variable, *, fixed: bool = False) -> bool:
+    """Whether every value of a graph is known to be a whole number.
+
+    Of what `pm.Data` holds, that now; with ``fixed`` any that it may come to hold.
+    """
+
+    def all_whole(graphs) -> bool:
+        return all(is_whole(g, fixed=fixed) for g in graphs)
+
+    if np.dtype(graph.type.dtype).kind in "biu":
+        return True
+    value, node = known_value(graph, fixed=fixed), graph.owner
+    if value is not None:
+        return bool(np.all(value == np.round(value)))
+    if node is None:
+        return False
+    match getattr(node.op, "scalar_op", core_op(node.op)):
+        case (
+            ps.RoundHalfToEven() | ps.RoundHalfAwayFromZero() | ps.Floor() | ps.Ceil() | ps.Trunc()
+        ):
+            return True
+        case ps.Add() | ps.Sub() | ps.Mul() | ps.Neg() | ps.Abs() | ps.Sqr() | Dot():
+            return all_whole(node.inputs)
+        case Join() | MakeVector() | ps.ScalarMaximum() | ps.ScalarMinimum():
+            return all_whole(node.inputs)
+        case ps.Switch():
+            return all_whole(node.inputs[1:])
+        case ps.Second():
+            return all_whole(node.inputs[1:2])
+        case IncSubtensor() | AdvancedIncSubtensor():
+            return all_whole(node.inputs[:2])
+        case Reshape() | DimShuffle() | Subtensor() | AdvancedSubtensor() | Alloc():
+            return all_whole(node.inputs[:1])
+        case ps.Identity() | ps.Cast() | ViewOp() | SpecifyShape() | CheckAndRaise():
+            return all_whole(node.inputs[:1])
+    return False
+
+
+def core_op(op: Op) -> Op:
+    """Return what an op applies to each entry of a batch, a product of matrices say."""
+    return getattr(op, "core_op", op)
+
+
+def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
+    """Whether an expression is a variable as it is, but for its dtype."""
+    while expression is not rv:
+        node = expression.owner
+        if node is None or not keeps_values(node.op, node.inputs[0]):
+            return False
+        expression = node.inputs[0]
+    return True
