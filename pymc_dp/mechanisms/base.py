@@ -1,10 +1,9 @@
-"""What every mechanism provides: the `Mechanism` protocol and its registry."""
+"""`Mechanism`: what every mechanism provides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -12,10 +11,9 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant
 
-from pymc_dp.graphs.held import Coords
-from pymc_dp.graphs.questions import known_value, may_broadcast
-from pymc_dp.graphs.registry import Registry, import_offered
-from pymc_dp.mechanisms.arguments import as_float, as_number, first_bad
+from pymc_dp.graphs.questions import known_value
+from pymc_dp.graphs.registry import Registry
+from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.html import html_table
 from pymc_dp.mechanisms.law import ReleaseLaw
 from pymc_dp.mechanisms.release import release_rv
@@ -406,39 +404,6 @@ class Mechanism(ReleaseLaw):
         return POSTPROCESSED[how](self, *arguments)
 
 
-# --- Registry -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class MechanismExample:
-    """An instance that the conformance tests run on.
-
-    Parameters
-    ----------
-    mechanism : Mechanism
-        Instance with scalar parameters.
-    statistic : float, default 0
-        Scalar statistic to condition on.
-    pieces : sequence of float
-        Increasing break points of the density: it is smooth between neighbours, and less than
-        1e-12 of its mass lies outside. Empty if the release is discrete.
-    atoms : sequence of float
-        Values with positive mass, in increasing order: all of them but for less than 1e-12 of
-        the mass.
-    smooth_in_statistic : bool, default True
-        Whether the log density may be differentiated in the statistic.
-    """
-
-    mechanism: Mechanism
-    statistic: float = 0.0
-    pieces: Sequence[float] | np.ndarray = ()
-    atoms: Sequence[float] | np.ndarray = ()
-    smooth_in_statistic: bool = True
-
-
-MECHANISMS: Registry[type[Mechanism], Callable[[], Sequence[MechanismExample]]] = Registry()
-
-
 def has_continuous_rates(mechanism: Mechanism) -> bool:
     """Whether a mechanism adds noise with a density and `rates`."""
     return mechanism.rates is not None and not mechanism.is_discrete
@@ -451,42 +416,6 @@ def has_kink(mechanism: Mechanism) -> bool:
     return isinstance(tau, Constant) and not np.any(tau.data)
 
 
-def register_mechanism(
-    cls: type[Mechanism],
-    *,
-    examples: Callable[[], Sequence[MechanismExample]],
-    how: str | None = None,
-) -> None:
-    """Register a mechanism class with the examples that its conformance tests run on.
-
-    Parameters
-    ----------
-    cls : type
-        Subclass of `Mechanism`.
-    examples : callable
-        Returns the examples. It is called by the tests only, so importing stays cheap.
-    how : str, optional
-        Method of `Mechanism` that returns one, of what is done to a release.
-    """
-    if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
-        raise TypeError(f"only subclasses of Mechanism can be registered, got {cls!r}")
-    MECHANISMS.add(examples, cls)
-    if how is not None:
-        POSTPROCESSED.add(cls, how)
-
-
-def registered_mechanisms() -> tuple[type[Mechanism], ...]:
-    """Return the registered mechanism classes, those of plugins last."""
-    import_offered()
-    return tuple(MECHANISMS)
-
-
-def mechanism_examples() -> Iterator[MechanismExample]:
-    """Yield the examples of every registered mechanism."""
-    for cls in registered_mechanisms():
-        yield from MECHANISMS[cls]()
-
-
 def wrong_scales(mechanism: Mechanism, names: Sequence[str]) -> str | None:
     """Say which of these parameters is not finite and positive now, as far as values are known."""
     for name in names:
@@ -494,109 +423,3 @@ def wrong_scales(mechanism: Mechanism, names: Sequence[str]) -> str | None:
         if value is not None and not np.all((value > 0) & np.isfinite(value)):
             return f"{name}={value} is not finite and positive"
     return None
-
-
-def wrong_shape(
-    mechanism: Mechanism, shape: tuple[int | None, ...], axes: int = 0
-) -> tuple[int | None, ...] | None:
-    """Return the shape of a parameter that does not broadcast against this one, if any.
-
-    The last `axes` of the shape are of one release.
-    """
-    shape = shape[: len(shape) - axes]
-    for parameter in mechanism.parameters:
-        known = known_value(parameter)
-        own = parameter.type.shape if known is None else known.shape
-        if not may_broadcast(own, shape):
-            return own
-    return None
-
-
-def placed(
-    mechanism: Mechanism,
-    dims: Sequence[str | None] | None,
-    coords: Coords,
-    name: str,
-    labels: Sequence[tuple | None] = (),
-) -> Mechanism:
-    """Put parameters that have labels, as a pandas Series does, in the order of a release's.
-
-    Of an axis that coords do not label, that is the order of the published value's `labels`, or of
-    the first parameter that has some.
-    """
-    if not any(hasattr(parameter.tag, "held") for parameter in mechanism.parameters):
-        return mechanism
-    most = max(len(dims or ()), *(parameter.type.ndim for parameter in mechanism.parameters))
-    like = [*[None] * (most - len(labels)), *labels]
-
-    def entries(parameter: TensorVariable) -> TensorVariable:
-        if not hasattr(parameter.tag, "held"):
-            return parameter
-        own = parameter.tag.held.placed(dims, coords, like)
-        for axis, these in enumerate(reversed(own.labels), 1):
-            if like[-axis] is None and these is not None and len(these) > 1:
-                like[-axis] = these
-        return as_number(own)
-
-    try:
-        return mechanism.with_parameters(*map(entries, mechanism.parameters))
-    except ValueError as error:
-        raise ValueError(f"{name!r}: a noise parameter of {mechanism!r} {error}") from None
-
-
-def reordered(mechanism: Mechanism, at: Sequence[Sequence[int] | None]) -> Mechanism:
-    """Take the entries of the parameters at these positions of each axis of a release."""
-
-    def entries(parameter: TensorVariable) -> TensorVariable:
-        now = known_value(parameter)
-        shape = parameter.type.shape if now is None else now.shape
-        moved = parameter
-        for axis, index in enumerate(at[len(at) - len(shape) :]):
-            if index is not None and shape[axis] != 1:
-                moved = moved.take(index, axis)
-        if moved is not parameter and isinstance(parameter, Constant):
-            return as_number(known_value(moved))
-        return moved
-
-    return mechanism.with_parameters(*map(entries, mechanism.parameters))
-
-
-def is_published(mechanism: Mechanism, value: np.ndarray) -> np.ndarray:
-    """Return which entries are numbers, or withheld by a mechanism that withholds."""
-    value = np.asarray(value, "float64")
-    good = np.isfinite(value)
-    if mechanism.withholds and not good.all():
-        withheld = known_value(mechanism.is_withheld(value))
-        good |= True if withheld is None else withheld
-    return good
-
-
-def by_which_rule(mechanism: Mechanism) -> str:
-    """Say what to write where entries were withheld and the mechanism does not withhold."""
-    return (
-        f"say by which rule, which tells of the statistic, too: "
-        f"{mechanism!r}.suppressed(below=threshold), or where= for a rule that does not look at "
-        f"the values"
-    )
-
-
-def check_attainable(
-    name: str, mechanism: Mechanism, observed, statistic: TensorVariable | None = None
-) -> None:
-    """Refuse a value that the mechanism cannot publish, whatever the statistic is.
-
-    Of a `statistic` that is given, the shape counts.
-    """
-    value = None if observed is None else known_value(pt.as_tensor(observed))
-    if value is None:
-        return
-    if statistic is not None and mechanism.statistic_ndim:
-        mechanism.check_released(name, value, statistic.type.shape[-1])
-    attainable = known_value(mechanism.attainable(value))
-    if attainable is not None and not np.all(attainable):
-        where, at = first_bad(attainable)
-        bad = np.broadcast_to(value, attainable.shape)[where]
-        raise ValueError(
-            f"{name!r}: {mechanism!r} cannot publish {bad}{at}: "
-            f"{mechanism.why_unattainable(float(bad))}"
-        )

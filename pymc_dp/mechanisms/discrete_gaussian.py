@@ -16,8 +16,8 @@ from pytensor.tensor.random.op import RandomVariable
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels import njit, version_of
 from pymc_dp.kernels.draws import discrete_gaussian as kernels
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import IntegerNoise
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import GaussianNoise, decreasing_root
 
 if TYPE_CHECKING:

@@ -20,12 +20,14 @@ from pymc.util import get_random_generator
 from xarray import DataTree
 
 from pymc_dp.graphs.draws import entry_labels, result
-from pymc_dp.mechanisms.base import Mechanism, check_attainable
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.checks import check_attainable
 from pymc_dp.neural.fit import read_problem
 from pymc_dp.neural.noise import GradedNoise
+from pymc_dp.neural.problem import Problem
 from pymc_dp.neural.run import Run, check_counts, supported_draws, warn_of_leakage, warn_of_range
 from pymc_dp.neural.settings import Training
-from pymc_dp.neural.simulator import Problem, Simulator
+from pymc_dp.neural.simulator import Simulator
 
 if TYPE_CHECKING:
     from pymc_dp.neural.density import Density

@@ -16,6 +16,7 @@ from xarray import DataTree
 
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.neural.noise import Noise, has_atoms
+from pymc_dp.neural.problem import Problem
 from pymc_dp.neural.run import (
     MakeNoise,
     Run,
@@ -27,7 +28,7 @@ from pymc_dp.neural.run import (
     warn_of_leakage,
 )
 from pymc_dp.neural.settings import Training
-from pymc_dp.neural.simulator import Problem, Simulator, function_problem, model_problem
+from pymc_dp.neural.simulator import Simulator, function_problem, model_problem
 
 # Arguments of pm.sample that would change what comes back.
 _NOT_TAKEN = ("idata_kwargs", "discard_tuned_samples", "return_inferencedata", "trace", "model")

@@ -13,7 +13,7 @@ from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import get_numba_type, numba_funcify, numba_njit
 
 from pymc_dp.neural.density import Density
-from pymc_dp.neural.simulator import Problem
+from pymc_dp.neural.problem import Problem
 from pymc_dp.neural.training import Box
 
 

@@ -21,8 +21,9 @@ from xarray import DataTree
 from pymc_dp.graphs.draws import result
 from pymc_dp.neural.ensemble import ensemble_draws, resample
 from pymc_dp.neural.noise import Channel, Noise, spans
+from pymc_dp.neural.prior import Prior
+from pymc_dp.neural.problem import Problem
 from pymc_dp.neural.settings import Training
-from pymc_dp.neural.simulator import Prior, Problem
 from pymc_dp.neural.standard import Standard
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import pytensor.tensor as pt
 
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import positive_argument, show
-from pymc_dp.mechanisms.base import Mechanism, registered_mechanisms
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.registry import registered_mechanisms
 from pymc_dp.published.privacy import Privacy
 
 FORMAT, VERSION = "pymc_dp release", 1

@@ -13,18 +13,21 @@ from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.held import Coords, Held, held, positions
 from pymc_dp.graphs.questions import known_value
+from pymc_dp.mechanisms.alignment import placed, reordered, wrong_shape
 from pymc_dp.mechanisms.arguments import refuse_unless
-from pymc_dp.mechanisms.base import (
-    Mechanism,
-    by_which_rule,
-    check_attainable,
-    is_published,
-    placed,
-    reordered,
-    wrong_shape,
-)
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.checks import by_which_rule, check_attainable, is_published
 from pymc_dp.mechanisms.html import html_table
-from pymc_dp.published import census, diffprivlib, encoding, opendp, pipelinedp, smartnoise, tumult
+from pymc_dp.published import (
+    census,
+    diffprivlib,
+    encoding,
+    opendp,
+    opendp_summary,
+    pipelinedp,
+    smartnoise,
+    tumult,
+)
 from pymc_dp.published.privacy import Privacy, check_text
 
 Labels = Mapping[str, Sequence[Any]]
@@ -128,7 +131,7 @@ class Release:
             object.__setattr__(self, name, field)
 
     from_opendp = classmethod(opendp.from_opendp)
-    from_opendp_summary = classmethod(opendp.from_opendp_summary)
+    from_opendp_summary = classmethod(opendp_summary.from_opendp_summary)
     from_diffprivlib = classmethod(diffprivlib.from_diffprivlib)
     from_smartnoise = classmethod(smartnoise.from_smartnoise)
     from_pipelinedp = classmethod(pipelinedp.from_pipelinedp)

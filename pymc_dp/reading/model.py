@@ -36,7 +36,8 @@ from pymc_dp.graphs.questions import (
     nearest_rvs,
     simplified,
 )
-from pymc_dp.mechanisms.base import Mechanism, check_attainable, is_published
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.checks import check_attainable, is_published
 from pymc_dp.mechanisms.postprocessed import layers
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.record_sums import RecordSumsRV

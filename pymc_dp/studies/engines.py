@@ -25,12 +25,8 @@ from pymc_dp.graphs.draws import compile_draws
 from pymc_dp.graphs.questions import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.laws.integrated import all_releases
-from pymc_dp.mechanisms.base import (
-    Mechanism,
-    check_attainable,
-    has_continuous_rates,
-    is_published,
-)
+from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
+from pymc_dp.mechanisms.checks import check_attainable, is_published
 from pymc_dp.reading.model import (
     Reading,
     is_tagged,

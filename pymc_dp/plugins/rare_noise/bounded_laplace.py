@@ -16,8 +16,8 @@ from pytensor.graph.basic import Constant
 from pymc_dp.graphs.held import labelled_like
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import PositiveNoise, decreasing_root, unless_nearly_all
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import as_float, refuse_unless
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.plugins.rare_noise.bounded_laplace import BoundedNoise
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import as_float, checked_parameter
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import (
     PositiveNoise,
     SymmetricNoise,

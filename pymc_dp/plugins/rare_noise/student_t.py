@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 from scipy import special
 
 from pymc_dp.mechanisms.arguments import as_float, refuse_unless
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import ScaleNoise, SymmetricNoise, standard_interval
 
 if TYPE_CHECKING:

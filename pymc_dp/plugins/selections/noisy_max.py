@@ -11,8 +11,8 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 
 from pymc_dp.mechanisms.arguments import as_float, positive_parameter, show
-from pymc_dp.mechanisms.base import register_mechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
+from pymc_dp.mechanisms.registry import register_mechanism
 from pymc_dp.plugins.selections.selection import ExponentialMechanism, IndexSelection, at
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from pytensor.gradient import disconnected_grad
 
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.mechanisms.arguments import as_float, checked_parameter, positive_parameter
-from pymc_dp.mechanisms.base import register_mechanism, wrong_scales
+from pymc_dp.mechanisms.base import wrong_scales
+from pymc_dp.mechanisms.registry import register_mechanism
 from pymc_dp.plugins.selections.selection import Selection
 
 if TYPE_CHECKING:

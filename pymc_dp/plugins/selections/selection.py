@@ -10,7 +10,8 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 
 from pymc_dp.mechanisms.arguments import as_float, positive_parameter
-from pymc_dp.mechanisms.base import Mechanism, register_mechanism
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.registry import register_mechanism
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
