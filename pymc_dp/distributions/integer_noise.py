@@ -52,11 +52,11 @@ class IntegerNoiseRV(SymbolicRandomVariable):
     def of_mechanism(cls, function: str, value, mu, scale):
         """Evaluate a function of the mechanism, and let the graph check the parameters."""
         scale = as_float(scale)
-        found = getattr(cls.noise.with_parameters(scale), function)(value, mu)
+        expression = getattr(cls.noise.with_parameters(scale), function)(value, mu)
         mu = as_float(mu)
         whole = pt.eq(mu, pt.round(mu)) & (pt.abs(mu) <= LARGEST)
         message = f"mu whole, 0 < {cls.noise.parameter_names[0]} < inf"
-        return check_parameters(found, whole, scale > 0, pt.lt(scale, np.inf), msg=message)
+        return check_parameters(expression, whole, scale > 0, pt.lt(scale, np.inf), msg=message)
 
 
 @_logprob.register(IntegerNoiseRV)

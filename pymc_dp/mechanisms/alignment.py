@@ -27,9 +27,9 @@ def wrong_shape(
     shape = shape[: len(shape) - axes]
     for parameter in mechanism.parameters:
         known = known_value(parameter)
-        own = parameter.type.shape if known is None else known.shape
-        if not may_broadcast(own, shape):
-            return own
+        parameter_shape = parameter.type.shape if known is None else known.shape
+        if not may_broadcast(parameter_shape, shape):
+            return parameter_shape
     return None
 
 
@@ -47,17 +47,17 @@ def placed(
     """
     if not any(hasattr(parameter.tag, "held") for parameter in mechanism.parameters):
         return mechanism
-    most = max(len(dims or ()), *(parameter.type.ndim for parameter in mechanism.parameters))
-    like = [*[None] * (most - len(labels)), *labels]
+    ndim = max(len(dims or ()), *(parameter.type.ndim for parameter in mechanism.parameters))
+    axis_labels = [*[None] * (ndim - len(labels)), *labels]
 
     def entries(parameter: TensorVariable) -> TensorVariable:
         if not hasattr(parameter.tag, "held"):
             return parameter
-        own = parameter.tag.held.placed(dims, coords, like)
-        for axis, these in enumerate(reversed(own.labels), 1):
-            if like[-axis] is None and these is not None and len(these) > 1:
-                like[-axis] = these
-        return as_number(own)
+        ordered = parameter.tag.held.placed(dims, coords, axis_labels)
+        for axis, along_axis in enumerate(reversed(ordered.labels), 1):
+            if axis_labels[-axis] is None and along_axis is not None and len(along_axis) > 1:
+                axis_labels[-axis] = along_axis
+        return as_number(ordered)
 
     try:
         return mechanism.with_parameters(*map(entries, mechanism.parameters))
@@ -65,14 +65,14 @@ def placed(
         raise ValueError(f"{name!r}: a noise parameter of {mechanism!r} {error}") from None
 
 
-def reordered(mechanism: Mechanism, at: Sequence[Sequence[int] | None]) -> Mechanism:
+def reordered(mechanism: Mechanism, positions: Sequence[Sequence[int] | None]) -> Mechanism:
     """Take the entries of the parameters at these positions of each axis of a release."""
 
     def entries(parameter: TensorVariable) -> TensorVariable:
         now = known_value(parameter)
         shape = parameter.type.shape if now is None else now.shape
         moved = parameter
-        for axis, index in enumerate(at[len(at) - len(shape) :]):
+        for axis, index in enumerate(positions[len(positions) - len(shape) :]):
             if index is not None and shape[axis] != 1:
                 moved = moved.take(index, axis)
         if moved is not parameter and isinstance(parameter, Constant):

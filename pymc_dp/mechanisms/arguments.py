@@ -57,12 +57,12 @@ def as_parameter(value: Any, *, mechanism: str, name: str) -> TensorVariable:
             )
     else:
         try:
-            own = held(value)
+            entries = held(value)
         except TypeError as error:
             raise TypeError(
                 f"{mechanism}: {name} must be a number, an array or a tensor, got {value!r}"
             ) from error
-        return as_number(own)
+        return as_number(entries)
     floatx = pytensor.config.floatX
     if isinstance(tensor, Constant):
         return as_number(tensor.data, tensor.name)
@@ -71,11 +71,11 @@ def as_parameter(value: Any, *, mechanism: str, name: str) -> TensorVariable:
 
 def as_number(value: Any, name: str | None = None) -> Number:
     """Make a constant of numbers that keeps their labels, for `base.placed` to put in order."""
-    own = held(value)
-    data = np.asarray(own.numbers, dtype=pytensor.config.floatX)
+    entries = held(value)
+    data = np.asarray(entries.numbers, dtype=pytensor.config.floatX)
     tensor = Number(TensorType(pytensor.config.floatX, data.shape), data, name)
-    if own.is_labelled:
-        tensor.tag.held = own
+    if entries.is_labelled:
+        tensor.tag.held = entries
     return tensor
 
 
@@ -175,9 +175,9 @@ def refuse_unless(
         raise ValueError(f"{mechanism}: {name} is empty. {instead}".rstrip())
     if np.all(good):
         return
-    where, at = first_bad(good)
+    where, place = first_bad(good)
     raise ValueError(
-        f"{mechanism}: {name} must be {rule}, got {np.asarray(values)[where]!s}{at}. "
+        f"{mechanism}: {name} must be {rule}, got {np.asarray(values)[where]!s}{place}. "
         f"{instead}".rstrip()
     )
 

@@ -389,14 +389,14 @@ class Mechanism(ReleaseLaw):
             rows = [("written", repr(self))]
         for loss in ("epsilon", "rho", "delta"):
             # Staircase noise has its loss as a parameter; a Gaussian's delta is one of an epsilon.
-            of: Any = getattr(self, loss, None)
-            takes = set(signature(of).parameters) if callable(of) else {loss}
+            quantity: Any = getattr(self, loss, None)
+            takes = set(signature(quantity).parameters) if callable(quantity) else {loss}
             if takes - {"sensitivity", "monotone"}:
                 continue
-            at, when = ([1.0], " at sensitivity 1") if takes else ([], "")
+            arguments, when = ([1.0], " at sensitivity 1") if takes else ([], "")
             with suppress(ValueError):  # a parameter is symbolic
-                found = np.array2string(np.asarray(of(*at)), precision=4, threshold=8)
-                rows.append((f"{loss}{when}", found))
+                text = np.array2string(np.asarray(quantity(*arguments)), precision=4, threshold=8)
+                rows.append((f"{loss}{when}", text))
         return rows
 
     def _afterwards(self, how: str, *arguments: Any) -> Any:

@@ -49,9 +49,9 @@ def check_attainable(
         mechanism.check_released(name, value, statistic.type.shape[-1])
     attainable = known_value(mechanism.attainable(value))
     if attainable is not None and not np.all(attainable):
-        where, at = first_bad(attainable)
+        where, place = first_bad(attainable)
         bad = np.broadcast_to(value, attainable.shape)[where]
         raise ValueError(
-            f"{name!r}: {mechanism!r} cannot publish {bad}{at}: "
+            f"{name!r}: {mechanism!r} cannot publish {bad}{place}: "
             f"{mechanism.why_unattainable(float(bad))}"
         )

@@ -92,7 +92,7 @@ class OntoGrid(PostProcessed):
         on_grid = (pt.abs(index - nearest) <= tolerance) & ~pt.isinf(index)
         nearest = pt.switch(on_grid, nearest, 0.0)
         mass = self._log_cells(nearest, nearest, statistic)
-        return self._of_published(value, pt.switch(on_grid, mass, -np.inf), statistic)
+        return self._log_published(value, pt.switch(on_grid, mass, -np.inf), statistic)
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 
-_OTHERS = ("Binomial", "Exponential", "Geometric", "StudentT", "Uniform")
+_TAKEN_NAMES = ("Binomial", "Exponential", "Geometric", "StudentT", "Uniform")
 """Names that are taken: laws of PyMC with other arguments."""
 
 
@@ -219,12 +219,12 @@ class ReleaseLaw(ABC):
 
     def _shown(self) -> dict[str, str]:
         """Return the values of fields, or parameters, as text; see `__repr__`."""
-        own = [field.name for field in fields(self)] if is_dataclass(self) else ()
-        return {name: show(getattr(self, name)) for name in own or self.parameter_names}
+        names = [field.name for field in fields(self)] if is_dataclass(self) else ()
+        return {name: show(getattr(self, name)) for name in names or self.parameter_names}
 
     @property
     def label(self) -> str:
         """Name of the law where a model is printed."""
-        own = type(self).__name__
-        short = own.removesuffix("Mechanism")
-        return own if short in _OTHERS else short
+        name = type(self).__name__
+        short = name.removesuffix("Mechanism")
+        return name if short in _TAKEN_NAMES else short

@@ -56,15 +56,15 @@ class PostProcessed(Mechanism):
         return self.inner.spacing
 
     @property
-    def _own(self) -> dict[str, TensorVariable]:
+    def _step_parameters(self) -> dict[str, TensorVariable]:
         """The step's own parameters by name, those that are there."""
-        own = {name: getattr(self, name) for name in self.parameter_names}
-        return {name: parameter for name, parameter in own.items() if parameter is not None}
+        parameters = {name: getattr(self, name) for name in self.parameter_names}
+        return {name: parameter for name, parameter in parameters.items() if parameter is not None}
 
     @property
     def parameters(self) -> tuple[TensorVariable, ...]:
         """The step's own parameters, then those of `inner`."""
-        return (*self._own.values(), *self.inner.parameters)
+        return (*self._step_parameters.values(), *self.inner.parameters)
 
     def wrong_parameter(self) -> str | None:
         """See `Mechanism.wrong_parameter`; those of the step itself are no scales."""
@@ -98,7 +98,7 @@ class PostProcessed(Mechanism):
             return published
         return pt.switch(self.inner.is_withheld(value), withheld, published)
 
-    def _of_published(
+    def _log_published(
         self, value: TensorVariable, log_density: TensorVariable, statistic: TensorLike
     ) -> TensorVariable:
         """Log density of a release, given that of one that `inner` published."""
@@ -107,14 +107,16 @@ class PostProcessed(Mechanism):
         return self._if_published(value, log_density, self.inner.logp(value, statistic))
 
     def _with(self, parameters: Sequence[TensorLike]) -> Self:
-        own = dict(zip(self._own, parameters, strict=False))
-        return self._rebuilt(**own, inner=self.inner.with_parameters(*parameters[len(own) :]))
+        of_step = dict(zip(self._step_parameters, parameters, strict=False))
+        return self._rebuilt(
+            **of_step, inner=self.inner.with_parameters(*parameters[len(of_step) :])
+        )
 
     @property
     def label(self) -> str:
         """What was done last comes first, as in RoundedClippedLaplace."""
-        own, inner = super().label, self.inner.label
-        return own if inner in own else own + inner
+        step, inner = super().label, self.inner.label
+        return step if inner in step else step + inner
 
     def _rows(self) -> list[tuple[str, str]]:
         noise = (
@@ -135,10 +137,10 @@ class PostProcessed(Mechanism):
 
 def layers(mechanism: Mechanism) -> list[Mechanism]:
     """Return a mechanism and what it postprocesses, the noise last."""
-    found = [mechanism]
-    while isinstance(found[-1], PostProcessed):
-        found.append(found[-1].inner)
-    return found
+    chain = [mechanism]
+    while isinstance(chain[-1], PostProcessed):
+        chain.append(chain[-1].inner)
+    return chain
 
 
 def next_to(value: TensorLike, law: Mechanism, sign: float) -> TensorVariable:
@@ -209,12 +211,12 @@ class ClippedMechanism(PostProcessed):
     def __post_init__(self) -> None:
         """Validate the bounds and make them tensors."""
         super().__post_init__()
-        if not self._own:
+        if not self._step_parameters:
             raise ValueError(
                 "ClippedMechanism: give lower=, upper= or both; without a bound nothing is clipped."
             )
         wrong = {"lower": np.inf, "upper": -np.inf}
-        for name in self._own:
+        for name in self._step_parameters:
             self._keep(name, as_parameter)
             value = known_value(getattr(self, name))
             if value is not None and np.any(np.isnan(value) | (value == wrong[name])):
@@ -262,7 +264,7 @@ class ClippedMechanism(PostProcessed):
         within = (value > lower) & (value < upper)
         density = pt.switch(within, self.inner.logp(value, statistic), -np.inf)
         result = self._checked(pt.switch(at_lower | at_upper, tail, density))
-        return self._of_published(value, result, statistic)
+        return self._log_published(value, result, statistic)
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
@@ -300,7 +302,7 @@ class ClippedMechanism(PostProcessed):
 
     def __repr__(self) -> str:
         """Return the expression that builds it."""
-        shown = (f"{name}={show(bound)}" for name, bound in self._own.items())
+        shown = (f"{name}={show(bound)}" for name, bound in self._step_parameters.items())
         return f"{self.inner!r}.clipped({', '.join(shown)})"
 
 

@@ -192,11 +192,12 @@ def release_rv(
         outside = np.inf if mechanism.withholds else np.nan  # a withheld one is NaN
         draw = pt.switch(type(moments)(*rest[count:]).feasible(n, *bounds), draw, outside)
     core = "(k)" if mechanism.statistic_ndim else "()"
-    own = "(pair)" if mechanism.release_ndim else "()"
+    scalars = ["()"] * (len(inputs) - 2)
+    released = "(pair)" if mechanism.release_ndim else "()"
     op = PrivateReleaseRV(
         dummies,
         [next_rng, draw],
-        extended_signature=f"[rng],{','.join([core, *['()'] * (len(inputs) - 2)])}->[rng],{own}",
+        extended_signature=f"[rng],{','.join([core, *scalars])}->[rng],{released}",
     )
     op.mechanism, op.bounds, op.n = mechanism, bounds, n
     op.name = mechanism.label
@@ -214,11 +215,11 @@ def record_bounds(
     """
     _, statistic, *_ = release.owner.inputs
     stated = release.owner.op.bounds
-    mine = [] if stated is None else [rv for rv in records if depends_on(statistic, rv)]
-    if not mine:
+    bounded = [] if stated is None else [rv for rv in records if depends_on(statistic, rv)]
+    if not bounded:
         return {}
-    ends = (np.broadcast_to(end, len(mine)).tolist() for end in stated)
-    return dict(zip(mine, zip(*ends, strict=True), strict=True))
+    ends = (np.broadcast_to(end, len(bounded)).tolist() for end in stated)
+    return dict(zip(bounded, zip(*ends, strict=True), strict=True))
 
 
 @_logprob.register(PrivateReleaseRV)

@@ -34,12 +34,12 @@ class PositiveNoise(Mechanism):
     _instead: ClassVar[str]
     """What to write instead of a bad one, as a sentence; {} is the class."""
 
-    _others: ClassVar[tuple[str, ...]] = ()
+    _not_positive: ClassVar[tuple[str, ...]] = ()
     """Parameters of another kind."""
 
     @property
     def _positive(self) -> list[str]:
-        return [name for name in self.parameter_names if name not in self._others]
+        return [name for name in self.parameter_names if name not in self._not_positive]
 
     def __post_init__(self) -> None:
         """Validate the parameters and make them tensors."""

@@ -118,13 +118,13 @@ class SuppressedMechanism(PostProcessed):
                 f"{name}: a rule is no function here. Write below= or above= for values beyond a "
                 f"threshold, both with above < below for those between them, and where= for entries"
             )
-        if not (self._own or self.empty):
+        if not (self._step_parameters or self.empty):
             raise ValueError(
                 f"{name}: without a rule nothing is withheld: write below= or above= (a threshold "
                 f"of the noisy value), where= (entries), or empty=True (rows of groups without "
                 f"members)."
             )
-        for field in self._own:
+        for field in self._step_parameters:
             self._keep(field, as_parameter)
             value = known_value(getattr(self, field))
             if value is not None and np.any(np.isnan(value)):
@@ -149,7 +149,7 @@ class SuppressedMechanism(PostProcessed):
             return
         mark = float(self.sentinel)
         object.__setattr__(self, "sentinel", mark)
-        as_printed = self._of_printed(as_float(mark), self.inner.typical_statistic(mark))
+        as_printed = self._log_printed(as_float(mark), self.inner.typical_statistic(mark))
         possible = known_value(as_printed > -np.inf)
         if self.inner.is_discrete and possible is not None and np.any(possible):
             raise ValueError(
@@ -187,7 +187,7 @@ class SuppressedMechanism(PostProcessed):
 
     def wrong_parameter(self) -> str | None:
         """See `Mechanism.wrong_parameter`; thresholds may be any numbers."""
-        for name, parameter in self._own.items():
+        for name, parameter in self._step_parameters.items():
             value = known_value(parameter)
             if value is not None and np.any(np.isnan(value)):
                 return f"{name}={value} is not a number"
@@ -231,12 +231,16 @@ class SuppressedMechanism(PostProcessed):
         beyond = [as_float(0.0)]  # what an empty group and a public rule withhold
         beyond += [] if self.below is None else [as_float(self.below) - step]
         beyond += [] if self.above is None else [as_float(self.above) + step]
-        there = (beyond[1] + beyond[2]) / 2 if self._between else beyond[0 if self.empty else -1]
-        there = pt.switch(pt.isinf(there), 0.0, there)  # an infinite threshold withholds nothing
+        withheld_value = (
+            (beyond[1] + beyond[2]) / 2 if self._between else beyond[0 if self.empty else -1]
+        )
+        withheld_value = pt.switch(
+            pt.isinf(withheld_value), 0.0, withheld_value
+        )  # an infinite threshold withholds nothing
         withheld = self.is_withheld(value)
-        found = self.inner.typical_statistic(pt.switch(withheld, there, value))
+        typical = self.inner.typical_statistic(pt.switch(withheld, withheld_value, value))
         # What was printed is not of an empty group.
-        return pt.switch(pt.eq(found, 0) & ~withheld, 1.0, found) if self.empty else found
+        return pt.switch(pt.eq(typical, 0) & ~withheld, 1.0, typical) if self.empty else typical
 
     def why_unattainable(self, value: float) -> str:
         """See `Mechanism.why_unattainable`."""
@@ -250,7 +254,7 @@ class SuppressedMechanism(PostProcessed):
         deciding = draw
         if self.by is not None:
             rng, deciding = self.by.noise_sample(rng, statistic)
-        withheld = self._in_rule(as_float(deciding)) | self._by_kind(statistic)
+        withheld = self._rule_withholds(as_float(deciding)) | self._always_withheld(statistic)
         mark = np.nan if self.sentinel is None else self.sentinel
         return rng, pt.switch(withheld, mark, as_float(draw))
 
@@ -259,17 +263,17 @@ class SuppressedMechanism(PostProcessed):
         value = as_float(value)
         withheld = self.is_withheld(value)
         # NaN must not meet any arithmetic, of which there are gradients.
-        there = pt.switch(withheld, self.typical_statistic(value), value)
+        printed = pt.switch(withheld, self.typical_statistic(value), value)
         return pt.switch(
-            withheld, self._log_withheld(statistic), self._of_printed(there, statistic)
+            withheld, self._log_withheld(statistic), self._log_printed(printed, statistic)
         )
 
-    def _of_printed(self, value: TensorVariable, statistic: TensorLike) -> TensorVariable:
+    def _log_printed(self, value: TensorVariable, statistic: TensorLike) -> TensorVariable:
         """Log density of a value that was printed."""
         density = self.inner.logp(value, statistic)
-        possible = ~self._by_kind(statistic)
+        possible = ~self._always_withheld(statistic)
         if self.by is None:
-            possible &= ~self._in_rule(value)
+            possible &= ~self._rule_withholds(value)
         else:
             density = density + self._log_mass(self.by, self._kept, statistic)
         return pt.switch(possible, density, -np.inf)
@@ -285,9 +289,9 @@ class SuppressedMechanism(PostProcessed):
         else:
             result = self.inner.log_interval(lower, upper, statistic)
             result = result + self._log_mass(self.by, self._kept, statistic)
-        return pt.switch(self._by_kind(statistic), -np.inf, result)
+        return pt.switch(self._always_withheld(statistic), -np.inf, result)
 
-    def _by_kind(self, statistic: TensorLike) -> TensorVariable:
+    def _always_withheld(self, statistic: TensorLike) -> TensorVariable:
         """Whether an entry is withheld whatever its noise is."""
         statistic = as_float(statistic)
         always = pt.zeros_like(statistic, dtype="bool")
@@ -295,7 +299,7 @@ class SuppressedMechanism(PostProcessed):
             always = always | pt.neq(self.where, 0.0)
         return always | pt.eq(statistic, 0.0) if self.empty else always
 
-    def _in_rule(self, value: TensorVariable) -> TensorVariable:
+    def _rule_withholds(self, value: TensorVariable) -> TensorVariable:
         """Whether a noisy value is withheld by the thresholds."""
         return ~reduce(operator.or_, [(value >= a) & (value <= b) for a, b in self._kept])
 
@@ -318,7 +322,7 @@ class SuppressedMechanism(PostProcessed):
         result = self._log_mass(law, [(first, last)] if self._between else parts, statistic)
         if self.inner.withholds:  # what is withheld already stays so
             result = _either(result, self.inner.logp(np.nan, statistic))
-        return pt.switch(self._by_kind(statistic), 0.0, result)
+        return pt.switch(self._always_withheld(statistic), 0.0, result)
 
     def _log_mass(self, law: Mechanism, parts: Sequence, statistic: TensorLike) -> TensorVariable:
         """Log probability of a value in either of some intervals without common values."""
@@ -327,7 +331,7 @@ class SuppressedMechanism(PostProcessed):
 
     def __repr__(self) -> str:
         """Return the expression that builds it."""
-        shown = [f"{name}={show(parameter)}" for name, parameter in self._own.items()]
+        shown = [f"{name}={show(parameter)}" for name, parameter in self._step_parameters.items()]
         shown += [f"by={self.by!r}"] if self.by is not None else []
         shown += ["empty=True"] if self.empty else []
         shown += [] if self.sentinel is None else [f"sentinel={self.sentinel}"]
@@ -404,8 +408,8 @@ class ThresholdedMechanism(PostProcessed):
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
         """Return one on the same side of the threshold."""
         step = self.inner.spacing or 0.0
-        there = as_float(self.threshold) - pt.switch(pt.eq(value, 0), step, 0.0)
-        return self.inner.typical_statistic(there)
+        reaching = as_float(self.threshold) - pt.switch(pt.eq(value, 0), step, 0.0)
+        return self.inner.typical_statistic(reaching)
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0

@@ -76,9 +76,9 @@ def _numba_network(op, node, **kwargs):
 
     @numba_njit
     def network(z, theta):
-        with numba.objmode(found=returned):
-            found = evaluate(z, theta)
-        return found
+        with numba.objmode(evaluated=returned):
+            evaluated = evaluate(z, theta)
+        return evaluated
 
     return network
 

@@ -108,19 +108,19 @@ class Prior:
         if missing:
             raise ValueError(f"a value of {missing[0]!r} is needed, besides those of the others")
         shapes = self.shapes
-        at = {
+        by_rv = {
             rv: pt.as_tensor(
                 np.broadcast_to(np.asarray(values[rv.name], rv.dtype), shapes[rv.name])
             )
             for rv in self.model.free_RVs
         }
-        found = graph_replace(self.flat(), at, strict=False).eval()
-        if not np.isfinite(self.logp(found[None])[0]):
+        vector = graph_replace(self.flat(), by_rv, strict=False).eval()
+        if not np.isfinite(self.logp(vector[None])[0]):
             raise ValueError(
                 f"the values {dict(values)} have no prior density: write values of "
                 f"{', '.join(map(repr, self.names))} within the support of their priors"
             )
-        return found
+        return vector
 
     def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draw from the prior; returns (count, width)."""
@@ -151,11 +151,11 @@ class Prior:
 
     def logp(self, theta: np.ndarray) -> np.ndarray:
         """Log density of the unconstrained vectors, Jacobian included; (count,)."""
-        found = np.broadcast_to(self._logp(np.asarray(theta, "float64")), len(theta))
-        return np.where(np.isnan(found), -np.inf, found)
+        density = np.broadcast_to(self._logp(np.asarray(theta, "float64")), len(theta))
+        return np.where(np.isnan(density), -np.inf, density)
 
     def natural(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Return the parameters by name, (..., *shape), of unconstrained vectors (..., width)."""
-        found = self._natural(np.asarray(theta, "float64").reshape(-1, self.width))
+        arrays = self._natural(np.asarray(theta, "float64").reshape(-1, self.width))
         shape = np.shape(theta)[:-1]
-        return {n: v.reshape(shape + v.shape[1:]) for n, v in zip(self.names, found, strict=True)}
+        return {n: v.reshape(shape + v.shape[1:]) for n, v in zip(self.names, arrays, strict=True)}

@@ -46,22 +46,22 @@ class Problem:
     def simulate(self, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Simulate one confidential statistic for each parameter vector; (count, size)."""
         names = ", ".join(repr(c.name) for c in self.channels)
-        found = self.run(theta, rng)
+        statistic = self.run(theta, rng)
         try:
-            found = np.asarray(found, "float64")
+            statistic = np.asarray(statistic, "float64")
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"the simulator must return an array of numbers, the statistics of {names}; "
-                f"got {found!r} ({error})"
+                f"got {statistic!r} ({error})"
             ) from None
         size = len(self.observed)
-        if found.shape != (len(theta), size):
+        if statistic.shape != (len(theta), size):
             raise ValueError(
-                f"the simulator returned an array of shape {found.shape} for {len(theta)} sets of "
-                f"parameters; it must be ({len(theta)}, {size}), a row of statistics for each set: "
-                f"the number of released values in {names} is {size}"
+                f"the simulator returned an array of shape {statistic.shape} for {len(theta)} sets "
+                f"of parameters; it must be ({len(theta)}, {size}), a row of statistics for each "
+                f"set: the number of released values in {names} is {size}"
             )
-        wrong = ~np.all(np.isfinite(found), axis=1)
+        wrong = ~np.all(np.isfinite(statistic), axis=1)
         if wrong.any():
             bad = {k: v[wrong][0].tolist() for k, v in self.prior.natural(theta).items()}
             raise ValueError(
@@ -70,8 +70,8 @@ class Problem:
                 f"leaves these parameters out"
             )
         for channel, place in spans(self.channels):
-            check_statistic(channel, found[:, place])
-        return found
+            check_statistic(channel, statistic[:, place])
+        return statistic
 
     def check_seeded(self, theta: np.ndarray, seed: int) -> None:
         """Refuse a simulator that gives other values for the same seed."""
@@ -106,13 +106,16 @@ class Problem:
                 )
 
 
-def _unlike(known: np.ndarray, one: np.ndarray, two: np.ndarray) -> float:
+def _unlike(known: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
     """Return the least p-value of tests of whether three columns are exchangeable, row by row."""
-    found = [stats.ks_2samp(known, one).pvalue]
-    moved = ~np.isclose(known, one, rtol=1e-9, atol=0)
+    pvalues = [stats.ks_2samp(known, first).pvalue]
+    moved = ~np.isclose(known, first, rtol=1e-9, atol=0)
     # Fewer than 20 cannot make it that small.
     if moved.sum() >= 20:
-        away = (known - one)[moved]
-        for difference in (away, np.abs(away) - np.abs(two - one)[moved]):  # of place, of spread
-            found.append(stats.wilcoxon(difference, method="asymptotic").pvalue)
-    return min(found)
+        away = (known - first)[moved]
+        for difference in (
+            away,
+            np.abs(away) - np.abs(second - first)[moved],
+        ):  # of place, of spread
+            pvalues.append(stats.wilcoxon(difference, method="asymptotic").pvalue)
+    return min(pvalues)

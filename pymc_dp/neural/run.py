@@ -163,12 +163,12 @@ class Run:
     def _warn_of_steps(self, noise: Noise, statistic: np.ndarray) -> None:
         """Warn of releases of few values, which a smooth density cannot follow."""
         spread = noise.draw(statistic).reshape(-1, noise.size).std(axis=0)
-        for channel, own in spans(self.problem.channels):
-            if np.any(noise.spacing[own] > 1.25 * spread[own]):
+        for channel, place in spans(self.problem.channels):
+            if np.any(noise.spacing[place] > 1.25 * spread[place]):
                 _log.warning(
                     "%r takes few values (steps of %g, standard deviation %.2g), and SPLE's smooth "
                     "density blurs them: use dp.neural.sppe",
-                    channel.name, channel.mechanism.spacing, spread[own].min(),
+                    channel.name, channel.mechanism.spacing, spread[place].min(),
                 )  # fmt: skip
 
     def _simulated(self, theta: np.ndarray, number: int) -> Simulations:
@@ -207,8 +207,8 @@ class Run:
                 f"earlier: its simulations are of the parameters {', '.join(map(repr, names))}, "
                 f"this model has {', '.join(map(repr, self.problem.prior.names))}"
             )
-        found = self.problem.prior.logp(data.theta)
-        if not np.allclose(found, data.log_prior, rtol=1e-6, atol=1e-6):
+        log_prior = self.problem.prior.logp(data.theta)
+        if not np.allclose(log_prior, data.log_prior, rtol=1e-6, atol=1e-6):
             raise ValueError(
                 "earlier: its simulations come from another prior, of which the log densities of "
                 "the parameters differ; leave earlier= out, or use the prior of that result"
@@ -330,8 +330,8 @@ def warn_of_border(box: Box | None, theta: np.ndarray) -> None:
 def warn_of_range(channels: Sequence[Channel], released: np.ndarray, value: np.ndarray) -> None:
     """Warn of a release, flattened, beyond all those simulated, (count, size)."""
     low, high = released.min(0), released.max(0)
-    for channel, own in spans(channels):
-        outside = (value[own] < low[own]) | (value[own] > high[own])
+    for channel, place in spans(channels):
+        outside = (value[place] < low[place]) | (value[place] > high[place])
         if not outside.any():
             continue
         j = int(np.argmax(outside))
@@ -341,9 +341,9 @@ def warn_of_range(channels: Sequence[Channel], released: np.ndarray, value: np.n
             "the networks extrapolate. Check the simulator and the statistic, or use a wider prior",
             channel.name,
             f" at [{index}]" if index else "",
-            value[own][j],
-            low[own][j],
-            high[own][j],
+            value[place][j],
+            low[place][j],
+            high[place][j],
             f" ({outside.sum()} of {channel.size} values are out of range)"
             if outside.sum() > 1
             else "",
@@ -360,8 +360,8 @@ def _likelihood_proposal(run: Run, data: Simulations, count: int) -> np.ndarray:
         if run.box is not None:
             inside &= run.box.holds(theta)
             level[~inside] = -np.inf
-        given = np.broadcast_to(problem.observed, (inside.sum(), len(problem.observed)))
-        level[inside] += run.trainer.density.log_prob(given, theta[inside])
+        releases = np.broadcast_to(problem.observed, (inside.sum(), len(problem.observed)))
+        level[inside] += run.trainer.density.log_prob(releases, theta[inside])
         return np.where(np.isfinite(level), level, -np.inf)
 
     # Walkers start at simulated parameters, the likelier the more often.

@@ -105,17 +105,17 @@ def model_problem(
     """Read a PyMC model with private releases, which need values if `released`; else NaN."""
     model = as_model(model, "model=...")
     check_values(model)
-    found = releases(model)
-    if not found:
+    release_rvs = releases(model)
+    if not release_rvs:
         raise ValueError("there is no private release in the model: declare a PrivateObservation")
-    others = [rv for rv in model.observed_RVs if rv not in found] + list(model.potentials)
-    if others:
+    unread = [rv for rv in model.observed_RVs if rv not in release_rvs] + list(model.potentials)
+    if unread:
         raise NotImplementedError(
-            f"{others[0].name!r}: neural estimation simulates the releases of a model and nothing "
+            f"{unread[0].name!r}: neural estimation simulates the releases of a model and nothing "
             f"else; it takes no other observed variable, potential, or release of an X.dist(...)"
         )
     channels, observed = [], []
-    for release in found:
+    for release in release_rvs:
         known = release in model.observed_RVs
         if released and not known:
             raise ValueError(
@@ -136,13 +136,13 @@ def model_problem(
         channels.append(Channel(release.name, release_mechanism(release), np.shape(value)))
         observed.append(np.ravel(value).astype("float64"))
     chosen = parameters(model, var_names)
-    others = [rv.name for rv in model.free_RVs if rv not in (*chosen, *found)]
+    simulated = [rv.name for rv in model.free_RVs if rv not in (*chosen, *release_rvs)]
     _log.info(
         "Parameters: %s; simulated with the data: %s (var_names= names other parameters)",
-        ", ".join(rv.name for rv in chosen), ", ".join(others) or "nothing",
+        ", ".join(rv.name for rv in chosen), ", ".join(simulated) or "nothing",
     )  # fmt: skip
     prior = Prior(_prior_model(model, chosen))
-    statistics = [release_statistic(r).ravel() for r in found]
+    statistics = [release_statistic(r).ravel() for r in release_rvs]
     run = _compiled_simulator(model, prior, statistics)
     return Problem(prior, model, tuple(channels), np.concatenate(observed), run)
 
@@ -207,17 +207,17 @@ def function_problem(
     known = Prior(prior)
 
     def run(theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        given = known.natural(theta)
+        arguments = known.natural(theta)
         try:
-            found = simulator(given, rng)
+            returned = simulator(arguments, rng)
         except Exception as error:
-            shapes = ", ".join(f"{k!r} {v.shape}" for k, v in given.items())
+            shapes = ", ".join(f"{k!r} {v.shape}" for k, v in arguments.items())
             error.add_note(f"the simulator was called with a dict of arrays, {shapes}, and rng")
             raise
         try:
-            statistic = np.asarray(found)
+            statistic = np.asarray(returned)
         except ValueError:  # rows of different lengths
-            return found
+            return returned
         # Other shapes go back as they are, to be named in the error.
         fits = statistic.shape == (len(theta), *value.shape)
         return statistic.reshape(len(theta), -1) if fits else statistic

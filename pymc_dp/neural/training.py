@@ -159,8 +159,8 @@ def atomic_loss(
     chosen = (torch.arange(batch)[:, None] + torch.arange(atoms)).remainder(batch)
     chosen = chosen.to(theta.device)
     candidates = theta[chosen][:, None].expand(batch, draws, atoms, -1)
-    given = released[:, :, None].expand(batch, draws, atoms, size)
-    log_q = log_density(candidates.reshape(-1, theta.shape[1]), given.reshape(-1, size))
+    releases = released[:, :, None].expand(batch, draws, atoms, size)
+    log_q = log_density(candidates.reshape(-1, theta.shape[1]), releases.reshape(-1, size))
     log_ratio = log_q.reshape(batch, draws, atoms) - log_prior[chosen][:, None]
     return torch.logsumexp(log_ratio, dim=-1) - log_ratio[..., 0]
 
@@ -274,8 +274,8 @@ class Trainer:
         average.load_state_dict(state)
         average.eval()
         self.density = replace(self.density, network=average)
-        found = np.array(history)
-        return found[:, 0], found[:, 1]
+        losses = np.array(history)
+        return losses[:, 0], losses[:, 1]
 
     def release(self, statistic: np.ndarray) -> np.ndarray:
         """Release statistics anew; whole numbers get a density for a likelihood."""
@@ -316,7 +316,7 @@ class Trainer:
     def standard(self, target: np.ndarray, condition: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return targets and conditions as the network takes them."""
         density = self.density
-        return density.tensor(density.target.forward(target)), density.given(condition)
+        return density.tensor(density.target.forward(target)), density.network_condition(condition)
 
     def _validate(
         self, network, data: Simulations, held: np.ndarray, released: np.ndarray

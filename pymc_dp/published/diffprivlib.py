@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pymc_dp import mechanisms as own
+from pymc_dp import mechanisms
 from pymc_dp.mechanisms import GaussianMechanism, GeometricMechanism, LaplaceMechanism, Mechanism
 from pymc_dp.published.privacy import Privacy
 from pymc_dp.published.tables import positions
@@ -145,18 +145,18 @@ def _rate(m: Any) -> np.float64:
 
 def _binary(m: Any) -> Mechanism:
     if not _delta(m):
-        return own.RandomizedResponse.from_epsilon(m.epsilon)
-    return own.RandomizedResponse((np.exp(m.epsilon) + m.delta) / (np.exp(m.epsilon) + 1))
+        return mechanisms.RandomizedResponse.from_epsilon(m.epsilon)
+    return mechanisms.RandomizedResponse((np.exp(m.epsilon) + m.delta) / (np.exp(m.epsilon) + 1))
 
 
 def _among_labels(m: Any) -> Mechanism:
     labels = m._domain_values
     chance = np.array([[m._get_prob(k, z) for z in labels] for k in labels])
-    return own.RandomizedResponse(matrix=chance / chance.sum(axis=1, keepdims=True))
+    return mechanisms.RandomizedResponse(matrix=chance / chance.sum(axis=1, keepdims=True))
 
 
 def _bounded(m: Any) -> Mechanism:
-    return own.BoundedLaplaceMechanism.from_epsilon(
+    return mechanisms.BoundedLaplaceMechanism.from_epsilon(
         m.epsilon, m.sensitivity, m.lower, m.upper, _delta(m)
     )
 
@@ -169,7 +169,7 @@ def _exponential(m: Any) -> Mechanism:
             f"log(measure) / {rate:.17g} in the model, and write dp.Release(index, "
             f"dp.ExponentialMechanism({rate:.17g}))"
         )
-    return own.ExponentialMechanism(rate)
+    return mechanisms.ExponentialMechanism(rate)
 
 
 # How the standard deviation follows from the losses differs between the classes of Gaussian noise
@@ -181,17 +181,17 @@ _MECHANISMS: dict[str, Callable[[Any], Mechanism]] = {
     "GeometricTruncated": lambda m: GeometricMechanism(_scale(m)).clipped(m.lower, m.upper),
     "Gaussian": lambda m: GaussianMechanism(m._scale),
     "GaussianAnalytic": lambda m: GaussianMechanism(m._scale),
-    "GaussianDiscrete": lambda m: own.DiscreteGaussianMechanism(m._scale),
+    "GaussianDiscrete": lambda m: mechanisms.DiscreteGaussianMechanism(m._scale),
     "Binary": _binary,
-    "LaplaceFolded": lambda m: own.FoldedLaplaceMechanism(_scale(m), m.lower, m.upper),
+    "LaplaceFolded": lambda m: mechanisms.FoldedLaplaceMechanism(_scale(m), m.lower, m.upper),
     "LaplaceBoundedDomain": _bounded,
-    "Uniform": lambda m: own.UniformMechanism(np.float64(m.sensitivity) / m.delta / 2),
-    "Staircase": lambda m: own.StaircaseMechanism(m.epsilon, m.sensitivity, m.gamma),
-    "Snapping": lambda m: own.SnappingMechanism.from_epsilon(
+    "Uniform": lambda m: mechanisms.UniformMechanism(np.float64(m.sensitivity) / m.delta / 2),
+    "Staircase": lambda m: mechanisms.StaircaseMechanism(m.epsilon, m.sensitivity, m.gamma),
+    "Snapping": lambda m: mechanisms.SnappingMechanism.from_epsilon(
         m.epsilon, m.sensitivity, m.lower, m.upper
     ),
     "Exponential": _exponential,
-    "PermuteAndFlip": lambda m: own.NoisyMax("exponential", 1 / _rate(m)),
+    "PermuteAndFlip": lambda m: mechanisms.NoisyMax("exponential", 1 / _rate(m)),
     "ExponentialCategorical": _among_labels,
     "ExponentialHierarchical": _among_labels,
 }
@@ -230,7 +230,7 @@ def _of_tool(
             )
             if q.size > 1:  # those of one axis come first
                 q = q.reshape(-1, *[1] * (value.ndim - 1))
-            noise = own.PrivateQuantile.from_epsilon(
+            noise = mechanisms.PrivateQuantile.from_epsilon(
                 q if q.size > 1 else q.item(), epsilon / value.size, lower, upper
             )
         else:
@@ -245,7 +245,9 @@ def _of_records(tool: str, epsilon: float, lower: Any, upper: Any, n: int, dtype
         return LaplaceMechanism(width / n / epsilon).clipped(lower, upper)
     if tool == "var":
         sensitivity = (width / n) ** 2 * (n - 1)
-        return own.BoundedLaplaceMechanism.from_epsilon(epsilon, sensitivity, 0.0, width**2 / 4)
+        return mechanisms.BoundedLaplaceMechanism.from_epsilon(
+            epsilon, sensitivity, 0.0, width**2 / 4
+        )
     whole = tool == "count_nonzero" or (dtype is not None and np.issubdtype(dtype, np.integer))
     law = GeometricMechanism if whole else LaplaceMechanism
     return law(width / epsilon).clipped(lower * n, upper * n)

@@ -126,27 +126,29 @@ def _mechanism(where: str, document: Any) -> Mechanism:
     cls = classes.get(name) if isinstance(name, str) else None
     if cls is None:
         raise ValueError(f"from_json: {where}: unknown mechanism {name!r}; {_one_of(classes)}")
-    own = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
-    variances = _VARIANCES & document.keys() - own.keys()
+    declared = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    variances = _VARIANCES & document.keys() - declared.keys()
     if variances:
         advice = (
             "write sigma = sqrt(variance)"
-            if "sigma" in own
-            else f"write {', '.join(own)}; the scale of Laplace noise is sqrt(variance / 2)"
+            if "sigma" in declared
+            else f"write {', '.join(declared)}; the scale of Laplace noise is sqrt(variance / 2)"
         )
         raise ValueError(
             f"from_json: {where}: {sorted(variances)[0]!r} is a variance, which is no parameter of "
             f"{name}: {advice}"
         )
     states = cls.stated_epsilon is not Mechanism.stated_epsilon
-    required = [n for n, field in own.items() if field.default is MISSING]
-    _check_fields(f"{where} {name}", document, [*own, *([_STATED] if states else [])], required)
+    required = [n for n, field in declared.items() if field.default is MISSING]
+    _check_fields(
+        f"{where} {name}", document, [*declared, *([_STATED] if states else [])], required
+    )
     stated = document.pop(_STATED, None)
     values = {
         field: _mechanism(f"{where}.{field}", value)
         if isinstance(value, dict)
         else value
-        if own[field].type in ("str", "bool") and type(value).__name__ == own[field].type
+        if declared[field].type in ("str", "bool") and type(value).__name__ == declared[field].type
         else _number(f"{where}: {name}: {field}", value)
         for field, value in document.items()
         if value is not None

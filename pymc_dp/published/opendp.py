@@ -125,9 +125,9 @@ def from_opendp(
                 f"their {len(parts)} values, and leave sensitivity= out"
             )
         each = {"d_in": d_mid, "groups": groups, **described}
-        return [from_opendp(cls, *one, **each) for one in zip(parts, value, strict=True)]  # type: ignore[arg-type]
+        return [from_opendp(cls, *pair, **each) for pair in zip(parts, value, strict=True)]  # type: ignore[arg-type]
     privacy = None if d_in is None else _loss(measurement, d_in)
-    found: dict[str, Any] = {"privacy": privacy, "source": "OpenDP"}
+    attributes: dict[str, Any] = {"privacy": privacy, "source": "OpenDP"}
     if function in _ANSWERS:
         mechanism, value = _ANSWERS[function](arguments, value)
     elif function.endswith("_threshold"):
@@ -143,12 +143,12 @@ def from_opendp(
         mechanism = getattr(mechanism, "inner", mechanism)  # of unsigned numbers: none is below 0
         mechanism = mechanism.suppressed(below=arguments["threshold"], empty=True)
         value, labels = keyed(_WHO, {"group": [*value]}, noisy, groups)
-        found |= labels
+        attributes |= labels
     else:
         mechanism = _additive(function, arguments, np.asarray(value))
     if sensitivity is not None:
         _check_scale(mechanism, privacy, sensitivity, d_in)
-    return cls(**{"value": value, "mechanism": mechanism} | found | described)
+    return cls(**{"value": value, "mechanism": mechanism} | attributes | described)
 
 
 def _of_measure(arguments: Mapping[str, Any]) -> Mechanism:

@@ -21,15 +21,15 @@ _PURE, SELECTIONS = ("ExponentialMin", "MaxDivergence"), ("ExponentialMin", "Gum
 INSTEAD = "write dp.Release(value, mechanism) with the mechanism that was used"
 
 
-def selection(what: str, kind: str, scale: float) -> Mechanism:
+def selection(subject: str, kind: str, scale: float) -> Mechanism:
     """Return the selection: OpenDP adds exponential noise, or Gumbel's under zCDP."""
-    check_noisy(what, scale, 0.0)
+    check_noisy(subject, scale, 0.0)
     if kind in _PURE:
         return mechanisms.NoisyMax("exponential", scale)
     return mechanisms.ExponentialMechanism(1 / scale)
 
 
-def check_noisy(what: str, scale: float, value: Any) -> None:
+def check_noisy(subject: str, scale: float, value: Any) -> None:
     """Refuse an exact number: what OpenDP adds to floats for their rounding is no noise.
 
     That is about 1e-14 of the largest sum that is possible. A sum over n records has noise of at
@@ -39,8 +39,8 @@ def check_noisy(what: str, scale: float, value: Any) -> None:
     rounding = 1e-11 if np.asarray(value).dtype.kind == "f" else 0.0
     if scale <= rounding * size:
         raise ValueError(
-            f"{what} is exact: noise of scale {scale:.3g} is none beside {size:.6g}, so that it is "
-            f"no release: state it in the model as it is, such as shape=n for a number of records. "
-            f"Where the number of records is public, no data set has one record more: one record "
+            f"{subject} is exact: noise of scale {scale:.3g} is none beside {size:.6g}, so that it "
+            f"is no release: state it in the model as it is, such as shape=n for a number of "
+            f"records. Where the number of records is public, no data set has one record more: one record "
             f"replaced is unit_of(contributions=2) of OpenDP"
         )

@@ -116,30 +116,30 @@ def from_opendp_summary(
     aggregates, noise = (
         " and ".join(str(row.get(key)) for row in parts) for key in ("aggregate", "distribution")
     )
-    what = f"{_WHO}: column {column!r} ({aggregates})"
+    subject = f"{_WHO}: column {column!r} ({aggregates})"
     value = np.asarray(frame[column].to_numpy())
     if noise in SELECTIONS and candidates is None:
         raise ValueError(
-            f"{what} is a quantile, selected among candidates: candidates= must be those of the "
+            f"{subject} is a quantile, selected among candidates: candidates= must be those of the "
             f"query. The release is the position of the published one among them, of the "
             f"statistic -abs((1 - alpha) * (number below) - alpha * (number above)) of each"
         )
     if lengths is not None and len(parts) == 1:
-        raise ValueError(f"{what} is no mean: leave lengths= out")
+        raise ValueError(f"{subject} is no mean: leave lengths= out")
     if noise in SELECTIONS:
         # The scores there are whole numbers: multiples by the denominator of alpha as a float.
         alpha = Fraction(float(aggregates.removesuffix("-Quantile")))
-        noisy = selection(what, noise, float(parts[0]["scale"]) / alpha.denominator)
+        noisy = selection(subject, noise, float(parts[0]["scale"]) / alpha.denominator)
         value = positions(_WHO, candidates or (), value)
     elif any(row["distribution"] not in NOISE for row in parts):
-        raise ValueError(f"{what} has {noise} noise, which is not read; {INSTEAD}")
+        raise ValueError(f"{subject} has {noise} noise, which is not read; {INSTEAD}")
     else:
-        check_noisy(what, max(float(row["scale"]) for row in parts), value)
+        check_noisy(subject, max(float(row["scale"]) for row in parts), value)
         noisy = NOISE[parts[0]["distribution"]](float(parts[0]["scale"]))
         if len(parts) > 1:
             exact = [row["column"] for row in rows if row["scale"] == 0 and row["column"] != column]
             length = f"frame[{exact[0]!r}]" if exact else "..."
-            value = _sum_of_mean(what, parts, value, lengths, length)
+            value = _sum_of_mean(subject, parts, value, lengths, length)
             value = np.round(value).astype("int64") if noisy.is_discrete else value
         if column in cuts:
             # Counts are kept above the threshold, unlike those of make_laplace_threshold.
@@ -156,8 +156,8 @@ def from_opendp_summary(
     keys = {name: frame[name].to_list() for name in frame.columns if name not in released}
     made: dict[str, Any] = {"name": column, "source": f"OpenDP Polars: {aggregates}"}
     if keys:
-        value, found = keyed(_WHO, keys, value, groups)
-        made |= {"dims": found["dims"]} if "dims" in described else found
+        value, labels = keyed(_WHO, keys, value, groups)
+        made |= {"dims": labels["dims"]} if "dims" in described else labels
     elif len(value) == 1:
         value = value[0]
     else:
@@ -165,17 +165,17 @@ def from_opendp_summary(
     return cls(**made | {"value": value, "mechanism": noisy} | described)
 
 
-def _sum_of_mean(what: str, parts: Any, mean: Any, lengths: Any, length: str) -> np.ndarray:
+def _sum_of_mean(subject: str, parts: Any, mean: Any, lengths: Any, length: str) -> np.ndarray:
     """Return the noisy sum that was divided by a public number of records."""
     noise = {row["aggregate"]: row["scale"] for row in parts}
     if [*noise] != ["Sum", "Length"] or noise["Length"] > 0:
         raise ValueError(
-            f"{what} is a ratio of noisy numbers, which is no release with additive noise. Of a "
+            f"{subject} is a ratio of noisy numbers, which is no release with additive noise. Of a "
             f"mean, release the sum and the length"
         )
     if lengths is None:
         raise ValueError(
-            f"{what} is (sum + noise) / n for a public number n of records. Release the sum of the "
-            f"records in the model, and say the number of records of each row: lengths={length}"
+            f"{subject} is (sum + noise) / n for a public number n of records. Release the sum of "
+            f"the records in the model, and say the number of records of each row: lengths={length}"
         )
     return np.asarray(lengths) * mean

@@ -50,13 +50,13 @@ _TRIES = 10_000
 
 def anything_released(model: pm.Model) -> Released:
     """Return zeros in the place of what will be released, NaN where these would be withheld."""
-    found = {}
+    values = {}
     for rv in all_releases(model):
         value, mechanism = np.zeros(rv.shape.eval(), rv.dtype), rv.owner.op.mechanism
         if mechanism.withholds:
             value[~np.broadcast_to(mechanism.attainable(value).eval(), value.shape)] = np.nan
-        found[rv.name] = value
-    return found
+        values[rv.name] = value
+    return values
 
 
 def with_anything_released(model: pm.Model) -> Reading:
@@ -180,26 +180,26 @@ def _checked_truth(model: pm.Model, truth: Mapping[str, Any]) -> dict[str, np.nd
     for name in truth:
         if name not in free:
             raise ValueError(f"truth: the model has no free variable {name!r}, but {', '.join(free)}")  # fmt: skip  # noqa: E501
-    found = {}
+    checked = {}
     for name, value in truth.items():
-        given = np.asarray(value, "float64")
-        found[name] = np.broadcast_to(given, free[name].shape.eval()).astype(free[name].dtype)
-        if not np.all(np.isfinite(given)) or not np.all(found[name] == given):
+        stated = np.asarray(value, "float64")
+        checked[name] = np.broadcast_to(stated, free[name].shape.eval()).astype(free[name].dtype)
+        if not np.all(np.isfinite(stated)) or not np.all(checked[name] == stated):
             raise ValueError(f"truth: {name!r} = {value} is no value of type {free[name].dtype}")
-    at = {free[name]: pt.as_tensor(value) for name, value in found.items()}
-    for name, value in found.items():
+    by_rv = {free[name]: pt.as_tensor(value) for name, value in checked.items()}
+    for name, value in checked.items():
         try:
             density = pm.logp(free[name], value)
         except NotImplementedError:
             continue
-        [density] = graph_replace([density], at, strict=False)
+        [density] = graph_replace([density], by_rv, strict=False)
         known = known_value(density)
         if known is not None and np.any(known == -np.inf):
             raise ValueError(
                 f"truth: {name!r} = {value} is outside of the support of its prior, and no "
                 f"posterior will reach it"
             )
-    return found
+    return checked
 
 
 def _computed(
@@ -223,8 +223,8 @@ def _checked_release(rv: TensorVariable) -> Callable[[Any], np.ndarray]:
             [entry], pt.all(mechanism.attainable(entry)), mode=PLAIN_MODE
         )
 
-    def checked(given: Any) -> np.ndarray:
-        value = np.asarray(given, "float64")
+    def checked(simulated: Any) -> np.ndarray:
+        value = np.asarray(simulated, "float64")
         if value.shape != shape:
             raise ValueError(
                 f"simulate= returned {name!r} of shape {value.shape}; the release has {shape}"
@@ -255,26 +255,26 @@ class GivenSimulator:
         simulate: Callable[[dict[str, Any], np.random.Generator], Any],
         cell: dict[str, Any],
     ):
-        found = _checked_truth(model, truth)
-        found |= _computed(model, found, [name for name in names if name not in found])
-        self.shapes = {name: found[name].shape for name in names}
-        self._truth = flat_truth(found, names)
+        values = _checked_truth(model, truth)
+        values |= _computed(model, values, [name for name in names if name not in values])
+        self.shapes = {name: values[name].shape for name in names}
+        self._truth = flat_truth(values, names)
         self._releases = {rv.name: _checked_release(rv) for rv in all_releases(model)}
         self._simulate, self._cell = simulate, cell
 
     def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
         """Simulate once."""
-        found = self._simulate(dict(self._cell), rng)
-        if not isinstance(found, Mapping):
-            [name, *others] = self._releases
-            if others:
+        returned = self._simulate(dict(self._cell), rng)
+        if not isinstance(returned, Mapping):
+            [name, *further] = self._releases
+            if further:
                 raise TypeError("simulate= must return a dict of the releases by name")
-            found = {name: found}
+            returned = {name: returned}
         released = {}
         for name, checked in self._releases.items():
-            if name not in found:
+            if name not in returned:
                 raise ValueError(f"simulate= returned no {name!r}")
-            released[name] = checked(found[name])
+            released[name] = checked(returned[name])
         return self._truth, released
 
 

@@ -74,8 +74,8 @@ def study_fingerprint(
         digest.update(repr((name, _value(truth[name]))).encode())
     if simulate is not None:
         try:
-            found = simulate(dict(cell), np.random.default_rng(0))
-            parts = found if isinstance(found, Mapping) else {"": found}
+            returned = simulate(dict(cell), np.random.default_rng(0))
+            parts = returned if isinstance(returned, Mapping) else {"": returned}
             said = [(name, _value(parts[name])) for name in sorted(parts)]
         except Exception as error:  # it will fail again, and be recorded
             said = [("", (type(error).__name__,))]
@@ -162,7 +162,7 @@ def _code(code: CodeType, say) -> None:
 
 def _value(value: Any) -> tuple:
     try:
-        found = content_digest(value if issparse(value) else np.asarray(value))
+        digest = content_digest(value if issparse(value) else np.asarray(value))
     except (TypeError, ValueError):
         return (type(value).__name__,)
-    return found or (type(value).__name__, str(value))
+    return digest or (type(value).__name__, str(value))

@@ -37,7 +37,7 @@ class BoundedNoise(PositiveNoise):
 
     parameter_names = ("scale", "lower", "upper")
     _instead = "Write the noise scale b, or {}.from_epsilon(...)."
-    _others = ("lower", "upper")
+    _not_positive = ("lower", "upper")
 
     def __post_init__(self) -> None:
         """Validate the parameters and make them tensors."""
@@ -340,8 +340,8 @@ class FoldedLaplaceMechanism(ConfinedNoise):
 
     def _log_density(self, z: TensorVariable, s: TensorVariable) -> TensorVariable:
         b, near, mirrored = self.scale, pt.abs(z - s), (z - self.lower) + (s - self.lower)
-        others = [self._turn - near, mirrored, self._turn - mirrored]
-        images = 1.0 + sum(pt.exp((near - other) / b) for other in others)
+        reflections = [self._turn - near, mirrored, self._turn - mirrored]
+        images = 1.0 + sum(pt.exp((near - reflection) / b) for reflection in reflections)
         return pt.log(images) - near / b - pt.log(2.0 * b) - pt.log1mexp(-self._turn / b)
 
     def _log_mass(self, a: TensorVariable, b: TensorVariable, s: TensorVariable) -> TensorVariable:

@@ -43,19 +43,19 @@ class StepNoise(SymmetricNoise):
     def __post_init__(self) -> None:
         """Validate the parameters and make them tensors."""
         super().__post_init__()
-        [name] = self._others
+        [name] = self._not_positive
         self._keep(name, checked_parameter, good=_is_share, rule="in [0, 1]")
 
     def wrong_parameter(self) -> str | None:
         """See `Mechanism.wrong_parameter`."""
-        [name] = self._others
+        [name] = self._not_positive
         share = known_value(getattr(self, name))
         if share is not None and not np.all(_is_share(share)):
             return f"{name}={share} is not in [0, 1]"
         return super().wrong_parameter()
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:
-        [name], expression = self._others, super()._checked(expression)
+        [name], expression = self._not_positive, super()._checked(expression)
         share = getattr(self, name)
         if isinstance(share, Constant):
             return expression
@@ -179,7 +179,7 @@ class StaircaseMechanism(StepNoise):
     gamma: TensorLike | None = None
 
     parameter_names = ("epsilon", "sensitivity", "gamma")
-    _others = ("gamma",)
+    _not_positive = ("gamma",)
 
     def __post_init__(self) -> None:
         """Fill in gamma; validate the parameters and make them tensors."""
@@ -246,7 +246,7 @@ class TulapMechanism(StepNoise):
     sensitivity: TensorLike = 1.0
 
     parameter_names = ("epsilon", "delta", "sensitivity")
-    _others = ("delta",)
+    _not_positive = ("delta",)
 
     @property
     def _gamma(self) -> TensorVariable:

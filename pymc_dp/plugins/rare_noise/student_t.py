@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 _OPEN = np.array(1e140)  # beyond, an end stands for an infinite one
-_MOST = 200.0  # degrees of freedom; tails of more underflow before their series holds
+_MOST_DF = 200.0  # degrees of freedom; tails of more underflow before their series holds
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
@@ -271,8 +271,8 @@ class StudentTMechanism(HeavyNoise):
     def __post_init__(self) -> None:
         """Validate the parameters."""
         df, close = self._argument("df", self.df), "More are close to GaussianMechanism(scale)."
-        rule = ("StudentTMechanism", "df", f"one, <= {_MOST:g}", close)
-        refuse_unless((df <= _MOST) & (df.ndim == 0), df, *rule)
+        rule = ("StudentTMechanism", "df", f"one, <= {_MOST_DF:g}", close)
+        refuse_unless((df <= _MOST_DF) & (df.ndim == 0), df, *rule)
         object.__setattr__(self, "df", float(df))
         super().__post_init__()
 

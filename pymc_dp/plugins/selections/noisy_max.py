@@ -13,7 +13,7 @@ from pytensor.gradient import disconnected_grad
 from pymc_dp.mechanisms.arguments import as_float, positive_parameter, show
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.registry import register_mechanism
-from pymc_dp.plugins.selections.selection import ExponentialMechanism, IndexSelection, at
+from pymc_dp.plugins.selections.selection import ExponentialMechanism, IndexSelection, is_at
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -93,15 +93,15 @@ class NoisyMax(IndexSelection):
         value: bool = False,
     ) -> None:
         """Validate the arguments and keep the scale as a tensor."""
-        own: Any = noise
+        kind: Any = noise
         if isinstance(noise, LaplaceMechanism) and scale is None:
-            own, scale = "laplace", noise.scale
-        if own not in _NOISES or scale is None:
+            kind, scale = "laplace", noise.scale
+        if kind not in _NOISES or scale is None:
             raise ValueError(
                 f"NoisyMax: got noise={noise!r}, scale={scale!r}: write dp.LaplaceMechanism(scale) "
                 f'for the noise, or "gumbel" or "exponential" with scale='
             )
-        object.__setattr__(self, "noise", own)
+        object.__setattr__(self, "noise", kind)
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "value", bool(value))
         self._keep("scale", positive_parameter)
@@ -136,8 +136,8 @@ class NoisyMax(IndexSelection):
         >>> dp.NoisyMax.from_epsilon("gumbel", 1.0, sensitivity=1.0)
         NoisyMax('gumbel', scale=2.0)
         """
-        loss, most = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
-        return cls(noise, (1.0 if monotone else 2.0) * most / loss)
+        loss, change = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
+        return cls(noise, (1.0 if monotone else 2.0) * change / loss)
 
     @property
     def release_ndim(self) -> int:
@@ -195,7 +195,7 @@ class NoisyMax(IndexSelection):
         if self.noise == "gumbel" and not self.value:
             return ExponentialMechanism(1.0).with_parameters(1.0 / self.scale).logp(z, statistic)
         u, top = self._from_the_top(statistic)
-        chosen = at(z[..., 0] if self.value else z, u)
+        chosen = is_at(z[..., 0] if self.value else z, u)
         if self.value:
             noise = (z[..., 1] - top)[..., None] / self.scale[..., None] - u
             log_p = pt.sum(self._each(noise, chosen), axis=-1) - pt.log(self.scale)
@@ -252,13 +252,13 @@ class NoisyMax(IndexSelection):
             terms.append(pt.sum(self._each(noise, chosen[..., None, :]), -1))
             weights.append((width * w).flatten(u.type.ndim))
             rest = pt.maximum(-second - steps[-1], 0.0)
-            own = pt.sum(pt.switch(chosen, u, 0.0), axis=-1, keepdims=True)
-            largest = pt.eq(own, 0.0)
-            terms.append(pt.switch(largest, math.log(0.5), own + math.log(0.25)))
+            utility = pt.sum(pt.switch(chosen, u, 0.0), axis=-1, keepdims=True)
+            largest = pt.eq(utility, 0.0)
+            terms.append(pt.switch(largest, math.log(0.5), utility + math.log(0.25)))
             weights.append(pt.switch(largest, -pt.expm1(-rest), rest))
-        of_all, size = (pt.concatenate(parts, axis=-1) for parts in (terms, weights))
-        most = disconnected_grad(pt.max(of_all, axis=-1, keepdims=True))
-        return pt.log(pt.sum(size * pt.exp(of_all - most), axis=-1)) + most[..., 0]
+        log_terms, size = (pt.concatenate(parts, axis=-1) for parts in (terms, weights))
+        peak = disconnected_grad(pt.max(log_terms, axis=-1, keepdims=True))
+        return pt.log(pt.sum(size * pt.exp(log_terms - peak), axis=-1)) + peak[..., 0]
 
     def __repr__(self) -> str:
         """As it is written."""

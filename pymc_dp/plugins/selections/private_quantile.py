@@ -156,12 +156,12 @@ class PrivateQuantile(Selection):
         points, lengths, distance, target = self._intervals(statistic)
         inside, end = points[..., 1:-1], pt.eq(z, self.upper)  # where clipped records end
         below = pt.le(inside, z[..., None]) & ~(pt.eq(inside, z[..., None]) & end[..., None])
-        own = pt.abs(pt.sum(below, axis=-1) - target)
+        distance_here = pt.abs(pt.sum(below, axis=-1) - target)
         # Less the smallest of an interval that is not empty: the others are no more likely.
-        least = pt.min(pt.switch(lengths > 0, distance, np.inf), axis=-1, keepdims=True)
-        least = disconnected_grad(least)
-        total = pt.sum(lengths * pt.exp(-rate * pt.maximum(distance - least, 0.0)), axis=-1)
-        log_p = -self.rate * (own - least[..., 0]) - pt.log(total)
+        smallest = pt.min(pt.switch(lengths > 0, distance, np.inf), axis=-1, keepdims=True)
+        smallest = disconnected_grad(smallest)
+        total = pt.sum(lengths * pt.exp(-rate * pt.maximum(distance - smallest, 0.0)), axis=-1)
+        log_p = -self.rate * (distance_here - smallest[..., 0]) - pt.log(total)
         return self._checked(pt.switch(self.attainable(z), log_p, -np.inf))
 
     def _intervals(self, statistic: TensorLike) -> tuple[TensorVariable, ...]:

@@ -73,7 +73,7 @@ class IndexSelection(Selection):
         return pt.argmax(statistic, axis=-1).astype("float64")
 
 
-def at(index: TensorVariable, utilities: TensorVariable) -> TensorVariable:
+def is_at(index: TensorVariable, utilities: TensorVariable) -> TensorVariable:
     """Whether a candidate is the one at an index, of any shape that broadcasts; none if no one."""
     return pt.eq(index[..., None], pt.arange(utilities.shape[-1]))
 
@@ -154,8 +154,8 @@ class ExponentialMechanism(IndexSelection):
         >>> dp.ExponentialMechanism.from_epsilon(1.0, sensitivity=2.0, monotone=True)
         ExponentialMechanism(rate=0.5)
         """
-        loss, most = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
-        return cls(loss / (most if monotone else 2.0 * most))
+        loss, change = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
+        return cls(loss / (change if monotone else 2.0 * change))
 
     def epsilon(self, sensitivity: ArrayLike, monotone: bool = False) -> np.ndarray:
         """Privacy loss of a choice; see `from_epsilon`.
@@ -172,8 +172,8 @@ class ExponentialMechanism(IndexSelection):
         ValueError
             A sensitivity that is not finite and positive, or a symbolic rate.
         """
-        most, rate = self._argument("sensitivity", sensitivity), self._value("rate")
-        return rate * (most if monotone else 2.0 * most)
+        change, rate = self._argument("sensitivity", sensitivity), self._value("rate")
+        return rate * (change if monotone else 2.0 * change)
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one position; see `Mechanism.noise_sample`."""
@@ -186,9 +186,9 @@ class ExponentialMechanism(IndexSelection):
     def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Log probability of a position; see `Mechanism.logp`."""
         score = self._scores(statistic)
-        chosen = at(as_float(value), score)
-        own = pt.sum(pt.switch(chosen, score, 0.0), axis=-1)
-        log_p = own - pt.log(pt.sum(pt.exp(score), axis=-1))
+        chosen = is_at(as_float(value), score)
+        chosen_score = pt.sum(pt.switch(chosen, score, 0.0), axis=-1)
+        log_p = chosen_score - pt.log(pt.sum(pt.exp(score), axis=-1))
         return self._checked(pt.switch(pt.any(chosen, axis=-1), log_p, -np.inf))
 
     def _scores(self, statistic: TensorLike) -> TensorVariable:
