@@ -1,4 +1,4 @@
-"""The noise of mechanisms that release whole numbers, as a law of its own."""
+"""The law of a whole number plus a mechanism's whole-number noise."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from pymc_dp.mechanisms.lattice import LARGEST, IntegerNoise
 class IntegerNoiseRV(SymbolicRandomVariable):
     """Random variable of a whole number plus the noise of a mechanism (location, noise scale).
 
-    The mechanism has the mathematics; a subclass names it. Its parameter is not validated here, and
-    may be random: this is no public noise but part of a model.
+    A subclass names the mechanism, which does the computing. Its parameter may be random, and is
+    not validated here: it belongs to a model, and is no public noise.
     """
 
     extended_signature = "[rng],[size],(),()->[rng],()"

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def wrong_shape(
     mechanism: Mechanism, shape: tuple[int | None, ...], axes: int = 0
 ) -> tuple[int | None, ...] | None:
-    """Return the shape of a parameter that does not broadcast against this one, if any.
+    """Return the shape of the first parameter that does not broadcast against a release.
 
-    The last `axes` of the shape are of one release.
+    The last `axes` axes of the release make one draw together: parameters do not have them.
     """
     shape = shape[: len(shape) - axes]
     for parameter in mechanism.parameters:
@@ -40,10 +40,10 @@ def placed(
     name: str,
     labels: Sequence[tuple | None] = (),
 ) -> Mechanism:
-    """Put parameters that have labels, as a pandas Series does, in the order of a release's.
+    """Put parameters with labels, such as a pandas Series, in the order of a release's entries.
 
-    Of an axis that coords do not label, that is the order of the published value's `labels`, or of
-    the first parameter that has some.
+    The order along an axis is that of its coords; without coords, that of the published value's
+    `labels`, or else of the first parameter with labels.
     """
     if not any(hasattr(parameter.tag, "held") for parameter in mechanism.parameters):
         return mechanism
@@ -66,7 +66,7 @@ def placed(
 
 
 def reordered(mechanism: Mechanism, positions: Sequence[Sequence[int] | None]) -> Mechanism:
-    """Take the entries of the parameters at these positions of each axis of a release."""
+    """Take the entries of the parameters at the given positions along each axis of a release."""
 
     def entries(parameter: TensorVariable) -> TensorVariable:
         now = known_value(parameter)

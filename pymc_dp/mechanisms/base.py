@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 POSTPROCESSED: Registry[str, Callable[..., Mechanism]] = Registry()
-"""What the method of a name returns; it cannot know what is built on its class."""
+"""Subclasses that methods of `Mechanism` return, by the name of the method."""
 
 
 class Mechanism(ReleaseLaw):
@@ -63,35 +63,35 @@ class Mechanism(ReleaseLaw):
     """
 
     is_channel: ClassVar[bool] = False
-    """Whether it reports categories, each changed at random, of one record each."""
+    """Whether each entry is the category of one record, changed at random."""
 
     @property
     def takes_whole(self) -> bool:
-        """Whether a statistic that is no whole number rules out releases that are."""
+        """Whether whole-number releases need a whole-number statistic."""
         return False
 
     @property
     def outcomes(self) -> np.ndarray | None:
-        """All values that can be published, where they are few; None if not."""
+        """All values that can be published, if they are few, else None."""
         return None
 
     @property
     def log_concave(self) -> bool:
         """Whether the probability of every release and interval is log-concave in the statistic.
 
-        Where it is known on whole numbers only, it is meant there. Noise that is added and has a
-        log-concave density or mass is. Exact draws rely on it, so it is False until a mechanism
-        says otherwise: all values of a count are then listed.
+        For a mechanism that takes whole numbers, log-concavity on the whole numbers is meant.
+        Additive noise with a log-concave density or mass has this property. Exact draws rely on
+        it; where it is False, the default, all values of a count are listed.
         """
         return False
 
     @property
     def has_gap(self) -> bool:
-        """Whether values between two that can be published cannot be, as they are withheld."""
+        """Whether values between two values that can be published are withheld."""
         return False
 
     def work(self, candidates: int) -> int:
-        """How many numbers a density goes through, of a statistic of this length.
+        """Return the number of terms in one density, for a statistic of this length.
 
         Parameters
         ----------
@@ -102,10 +102,10 @@ class Mechanism(ReleaseLaw):
 
     @property
     def rates(self) -> tuple[TensorVariable, TensorVariable] | None:
-        r"""Rate and precision :math:`(\lambda, \tau)` of noise that is added, None of other noise.
+        r"""Rate and precision :math:`(\lambda, \tau)` of additive noise; None for other noise.
 
-        Then :math:`\log \eta(z \mid s) = c - \lambda |z - s| - \tau (z - s)^2 / 2` where c does not
-        depend on s. There is one parameter, a scale b, and eta depends on (z - s) / b only.
+        The log density is :math:`c - \lambda |z - s| - \tau (z - s)^2 / 2`, where c does not depend
+        on s. The noise has one parameter, a scale b, and its law depends on (z - s) / b only.
         """
         return None
 
@@ -139,7 +139,7 @@ class Mechanism(ReleaseLaw):
         return cls(**fields)
 
     def wrong_parameter(self) -> str | None:
-        """Say which parameter has a value now that it must not have, as far as values are known.
+        """Name the first parameter with an invalid value, as far as values are known.
 
         `pm.set_data` may have changed them after the mechanism was built. Scales are finite and
         positive; a mechanism with parameters of another kind overrides this.
@@ -162,7 +162,7 @@ class Mechanism(ReleaseLaw):
     def attainable(self, value: TensorLike) -> TensorVariable:
         """Whether some statistic can lead to this release.
 
-        It is tried with `typical_statistic`.
+        The statistic that is tried is `typical_statistic`.
 
         Parameters
         ----------
@@ -174,8 +174,8 @@ class Mechanism(ReleaseLaw):
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
         """Return a statistic that can lead to this release, if any can.
 
-        It is the release itself, which is right for every additive noise. A mechanism that
-        releases values which are no statistic overrides this.
+        By default this is the release itself, which is right for additive noise. A mechanism
+        whose releases are on another scale than the statistic overrides this.
 
         Parameters
         ----------
@@ -334,22 +334,22 @@ class Mechanism(ReleaseLaw):
     ) -> SuppressedMechanism:
         """Return the mechanism whose release is afterwards withheld where a rule says so.
 
-        What is withheld is published as NaN: that it was is part of the likelihood. Each argument
-        is a reason of its own; see `SuppressedMechanism`.
+        A withheld entry is published as NaN, and the likelihood includes the probability of
+        withholding it. Each argument is a separate reason; see `SuppressedMechanism`.
 
         Parameters
         ----------
         below, above : tensor_like, optional
-            Withheld if the noisy value is strictly below the one or above the other; with
+            Withheld if the noisy value is strictly below `below` or strictly above `above`; with
             ``above < below``, if it lies strictly between the two.
         where : tensor_like of bool, optional
-            Entries that a public rule withholds, whatever they are.
+            Entries that a public rule withholds, whatever their values are.
         by : Mechanism, optional
-            A second noisy value of the same statistic, not published, decides.
+            Mechanism of a second, unpublished value of the same statistic, which decides.
         empty : bool, default False
             A statistic of zero is withheld for sure: groups without members have no row.
         sentinel : float, optional
-            What was printed where a value was withheld, if that is a number.
+            Number that was printed in the place of a withheld value, if any.
 
         Examples
         --------
@@ -361,7 +361,7 @@ class Mechanism(ReleaseLaw):
         return self._afterwards("suppressed", below, above, where, by, empty, sentinel)
 
     def thresholded(self, threshold: TensorLike) -> ThresholdedMechanism:
-        """Return the mechanism of which it is published only whether it reaches a threshold.
+        """Return the mechanism that publishes only whether the noisy value reaches a threshold.
 
         Parameters
         ----------
@@ -385,10 +385,11 @@ class Mechanism(ReleaseLaw):
         """Return headings and texts of `_repr_html_`."""
         if type(self).__repr__ is ReleaseLaw.__repr__:
             rows = list(self._shown().items())
-        else:  # its fields are not what its user wrote
+        else:  # its fields are not what the user wrote
             rows = [("written", repr(self))]
         for loss in ("epsilon", "rho", "delta"):
-            # Staircase noise has its loss as a parameter; a Gaussian's delta is one of an epsilon.
+            # Staircase noise has epsilon as a parameter. A loss that needs another argument than
+            # the sensitivity, such as a Gaussian's delta, is left out.
             quantity: Any = getattr(self, loss, None)
             takes = set(signature(quantity).parameters) if callable(quantity) else {loss}
             if takes - {"sensitivity", "monotone"}:
@@ -400,7 +401,7 @@ class Mechanism(ReleaseLaw):
         return rows
 
     def _afterwards(self, how: str, *arguments: Any) -> Any:
-        """Return the mechanism of what is done to the release; see `POSTPROCESSED`."""
+        """Return the mechanism with a step after the release; see `POSTPROCESSED`."""
         return POSTPROCESSED[how](self, *arguments)
 
 
@@ -417,7 +418,7 @@ def has_kink(mechanism: Mechanism) -> bool:
 
 
 def wrong_scales(mechanism: Mechanism, names: Sequence[str]) -> str | None:
-    """Say which of these parameters is not finite and positive now, as far as values are known."""
+    """Name the first of the parameters that is not finite and positive, if values are known."""
     for name in names:
         value = known_value(getattr(mechanism, name))
         if value is not None and not np.all((value > 0) & np.isfinite(value)):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_published(mechanism: Mechanism, value: np.ndarray) -> np.ndarray:
-    """Return which entries are numbers, or withheld by a mechanism that withholds."""
+    """Return which entries are finite, or withheld by a mechanism that withholds."""
     value = np.asarray(value, "float64")
     good = np.isfinite(value)
     if mechanism.withholds and not good.all():
@@ -27,7 +27,7 @@ def is_published(mechanism: Mechanism, value: np.ndarray) -> np.ndarray:
 
 
 def by_which_rule(mechanism: Mechanism) -> str:
-    """Say what to write where entries were withheld and the mechanism does not withhold."""
+    """Return advice on withheld entries, for a mechanism that does not withhold."""
     return (
         f"say by which rule, which tells of the statistic, too: "
         f"{mechanism!r}.suppressed(below=threshold), or where= for a rule that does not look at "
@@ -40,7 +40,7 @@ def check_attainable(
 ) -> None:
     """Refuse a value that the mechanism cannot publish, whatever the statistic is.
 
-    Of a `statistic` that is given, the shape counts.
+    Only the shape of `statistic` is used.
     """
     value = None if observed is None else known_value(pt.as_tensor(observed))
     if value is None:

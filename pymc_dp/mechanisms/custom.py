@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 _DRAWS, _CELLS, _SEED = 20_000, 32, 20_061_209
-_SMALLEST_P = 1e-7  # so many of the right pairs of functions would be refused
-_QUADRATURE_ERROR = 2e-3  # error of the quadrature, beside that of the draws
+_SMALLEST_P = 1e-7  # p-value of the test: this share of correct pairs is refused
+_QUADRATURE_ERROR = 2e-3  # relative error of the quadrature
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 _MOST_OUTCOMES = 100  # values that are listed
 
@@ -36,8 +36,8 @@ class CustomMechanism(Mechanism):
     ==================  ====================================================================
     `logcdf`            `.clipped`, `.rounded`, `.suppressed` and their like: probabilities of
                         intervals
-    `log_concave`       counts summed out or drawn exactly, however many; else a single
-                        binomial count of at most 100,000 is, others are sampled by Metropolis
+    `log_concave`       counts of any size are summed out or drawn exactly; without it only a
+                        single binomial count of at most 100,000 is, and Metropolis samples others
     `rates`             noise of Laplace's or Gauss's shape: tables of counts, compiled chains of
                         Normal records, regressions, marginals of bounded records
     `icdf`              quasi-Monte Carlo of the neural routes
@@ -119,7 +119,7 @@ class CustomMechanism(Mechanism):
         self._discrete, self._concave = discrete, log_concave
         self._rates = None if rates is None else _pair("rates", rates)
         self._support = None if support is None else _pair("support", support)
-        # Of noise that is added, in units of the stated one: what has `rates` has one scale.
+        # Noise with `rates` has one parameter, a scale: here in units of the stated noise.
         self.scale = as_parameter(1.0, mechanism="CustomMechanism", name="scale")
         vars(self)["parameter_names"] = () if rates is None else ("scale",)
         _compare(self, [float(s) for s in tried_at])
@@ -141,7 +141,7 @@ class CustomMechanism(Mechanism):
 
     @property
     def takes_whole(self) -> bool:
-        """Of whole-number noise that is added."""
+        """Whether whole-number noise is added."""
         return self._discrete and self._rates is not None
 
     @property
@@ -290,7 +290,8 @@ def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
             bad = draws[impossible][0]
             raise ValueError(
                 f"{where}, random gave {bad:.6g}, of which logp is "
-                f"{log_densities[impossible][0]}: write one law in both, or tried_at=(...) if the statistic cannot be {s:g}"
+                f"{log_densities[impossible][0]}: write one law in both, or tried_at=(...) if "
+                f"the statistic cannot be {s:g}"
             )
         of_cells = _listed if mechanism.is_discrete else _integrated
         counts, masses = of_cells(draws, lambda x, f=log_density: np.exp(f(np.ravel(x))))
@@ -360,19 +361,19 @@ def _compare_optional(mechanism: CustomMechanism, s: float, draws: np.ndarray, w
 
 
 def _listed(draws: np.ndarray, density: Callable) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many draws fell into cells of whole numbers, and the masses of these."""
-    chosen, counted = np.split(draws, 2)  # those that are counted do not choose the cells
+    """Return how many draws fell into cells of whole numbers, and the masses of the cells."""
+    chosen, counted = np.split(draws, 2)  # one half chooses the cells, the other half is counted
     values, width = np.unique(draws), np.ptp(draws)
     if width < 100 * _DRAWS:
         values = np.arange(values[0] - width, values[-1] + width + 1)
     edges = np.unique(np.quantile(chosen, np.linspace(0, 1, _CELLS), method="nearest"))
-    edges = np.append(edges[0] - 1, edges)  # what is below all draws has a cell of its own
+    edges = np.append(edges[0] - 1, edges)  # a first cell below all draws
     masses = np.bincount(np.searchsorted(edges, values), density(values), len(edges) + 1)
     return np.bincount(np.searchsorted(edges, counted), minlength=len(edges) + 1), masses
 
 
 def _integrated(draws: np.ndarray, density: Callable) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many draws fell into cells and on atoms, and the masses of these."""
+    """Return how many draws fell into cells and on atoms, and the masses of both."""
     values, times = np.unique(draws, return_counts=True)
     atoms = values[times > 1]
     chosen, counted = (half[~np.isin(half, atoms)] for half in np.split(draws, 2))

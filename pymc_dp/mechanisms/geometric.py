@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ENDLESS = np.float64(1e150)
 """Stands for an infinite end, in units of the scale: its square is finite."""
-_MOST_NOISE = 2.0**62
+_MOST_NOISE = 2.0**62  # the difference of two draws fits int64
 
 
 @dataclass(frozen=True, eq=False, repr=False)

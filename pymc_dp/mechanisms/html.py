@@ -20,7 +20,7 @@ def html_table(title: str, rows: Iterable[Sequence[str]], columns: Sequence[str]
     """
 
     def line(cells: Sequence[str], headings: int) -> str:
-        # Jupyter sets cells to the right; what is wrapped by hand stays so.
+        # Jupyter aligns cells to the right, and would join lines.
         style = "text-align: left; white-space: pre-wrap"
         tags = ["th" if i < headings else "td" for i in range(len(cells))]
         tagged = (

@@ -1,4 +1,4 @@
-"""Releases that the curator changed before publishing them; here those that were clipped."""
+"""Steps after a release: their base class, and clipping."""
 
 from __future__ import annotations
 
@@ -39,42 +39,42 @@ class PostProcessed(Mechanism):
             )
         if getattr(self.inner, "sentinel", None) is not None:
             raise ValueError(
-                f"{type(self).__name__}: {self.inner!r} prints a sentinel, which what is done to "
-                f"the release afterwards might make of a value as well: leave sentinel= out, and "
+                f"{type(self).__name__}: {self.inner!r} prints a sentinel, and this step might "
+                f"turn another value into the same number: leave sentinel= out, and "
                 f"write NaN where a value was withheld"
             )
         for part in (self.inner, getattr(self, "by", None)):
             if isinstance(part, Mechanism) and part.statistic_ndim:
                 raise TypeError(
                     f"{type(self).__name__}: {part!r} makes one release of all its statistic, "
-                    f"which is neither rounded, clipped nor withheld afterwards: leave that out"
+                    f"which cannot be rounded, clipped or withheld: leave this step out"
                 )
 
     @property
     def spacing(self) -> float | None:
-        """That of `inner`; atoms at bounds need not lie on its lattice."""
+        """Spacing of `inner`; atoms at bounds need not lie on its lattice."""
         return self.inner.spacing
 
     @property
     def _step_parameters(self) -> dict[str, TensorVariable]:
-        """The step's own parameters by name, those that are there."""
+        """Parameters of this step by name, without those that are None."""
         parameters = {name: getattr(self, name) for name in self.parameter_names}
         return {name: parameter for name, parameter in parameters.items() if parameter is not None}
 
     @property
     def parameters(self) -> tuple[TensorVariable, ...]:
-        """The step's own parameters, then those of `inner`."""
+        """Parameters of this step, then those of `inner`."""
         return (*self._step_parameters.values(), *self.inner.parameters)
 
     def wrong_parameter(self) -> str | None:
-        """See `Mechanism.wrong_parameter`; those of the step itself are no scales."""
+        """See `Mechanism.wrong_parameter`; parameters of this step are no scales."""
         return self.inner.wrong_parameter()
 
     @property
     def log_concave(self) -> bool:
-        """That of `inner`: what is published of clipped and rounded releases are intervals.
+        """Log-concavity of `inner`: a clipped or rounded value stands for an interval of releases.
 
-        Where values between two are withheld before, these have a gap.
+        The interval has a gap where `inner` withholds values between two others.
         """
         return self.inner.log_concave and not self.inner.has_gap
 
@@ -89,11 +89,11 @@ class PostProcessed(Mechanism):
         return self.inner.withholds
 
     def is_withheld(self, value: TensorLike) -> TensorVariable:
-        """See `Mechanism.is_withheld`; what is withheld stays so."""
+        """See `Mechanism.is_withheld`; withheld entries of `inner` stay withheld."""
         return self.inner.is_withheld(value)
 
     def _if_published(self, value: TensorVariable, published, withheld) -> TensorVariable:
-        """Choose by whether a release of `inner` is one that it published."""
+        """Return `published` where `inner` published a value, `withheld` elsewhere."""
         if not self.inner.withholds:
             return published
         return pt.switch(self.inner.is_withheld(value), withheld, published)
@@ -101,7 +101,7 @@ class PostProcessed(Mechanism):
     def _log_published(
         self, value: TensorVariable, log_density: TensorVariable, statistic: TensorLike
     ) -> TensorVariable:
-        """Log density of a release, given that of one that `inner` published."""
+        """Return `log_density`; where `inner` withheld the entry, its log probability of that."""
         if not self.inner.withholds:
             return log_density
         return self._if_published(value, log_density, self.inner.logp(value, statistic))
@@ -114,7 +114,7 @@ class PostProcessed(Mechanism):
 
     @property
     def label(self) -> str:
-        """What was done last comes first, as in RoundedClippedLaplace."""
+        """The last step comes first, as in RoundedClippedLaplace."""
         step, inner = super().label, self.inner.label
         return step if inner in step else step + inner
 
@@ -125,7 +125,7 @@ class PostProcessed(Mechanism):
         return [*noise, *self.inner._rows(), ("then", repr(self).removeprefix(f"{self.inner!r}."))]
 
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
-        """Return one for `inner`; see `Mechanism.typical_statistic`."""
+        """Return a typical statistic of `inner`; see `Mechanism.typical_statistic`."""
         return self.inner.typical_statistic(value)
 
     def why_unattainable(self, value: float) -> str:
@@ -136,7 +136,7 @@ class PostProcessed(Mechanism):
 
 
 def layers(mechanism: Mechanism) -> list[Mechanism]:
-    """Return a mechanism and what it postprocesses, the noise last."""
+    """Return a mechanism and the mechanisms inside it, the noise last."""
     chain = [mechanism]
     while isinstance(chain[-1], PostProcessed):
         chain.append(chain[-1].inner)
@@ -144,7 +144,7 @@ def layers(mechanism: Mechanism) -> list[Mechanism]:
 
 
 def next_to(value: TensorLike, law: Mechanism, sign: float) -> TensorVariable:
-    """Return a value that is more than rounding away on one side, and less than a step of a law."""
+    """Return a value on one side, farther than rounding error and nearer than a step of the law."""
     value, step = as_float(value), 1e-6 * (law.spacing or 0.0)
     size = pt.switch(pt.isinf(value), 0.0, pt.abs(value))
     return value + sign * pt.maximum(step, 2.0**-51 * size + 2.0**-1074)
@@ -256,8 +256,8 @@ class ClippedMechanism(PostProcessed):
         value = as_float(value)
         lower, upper = self._bounds()
         at_lower, at_upper = pt.eq(value, lower), pt.eq(value, upper)
-        # The tail behind a bound; both, and so everything, where the bounds fall together. Off
-        # the bounds this interval is empty. It does not move with the value.
+        # At a bound: the tail beyond it, or everything where both bounds are equal. Elsewhere the
+        # interval is empty. Its ends do not move with the value.
         tail = self.inner.log_interval(
             pt.switch(at_lower, -np.inf, upper), pt.switch(at_upper, np.inf, lower), statistic
         )

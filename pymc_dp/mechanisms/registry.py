@@ -56,7 +56,7 @@ def register_mechanism(
     examples : callable
         Returns the examples. It is called by the tests only, so importing stays cheap.
     how : str, optional
-        Method of `Mechanism` that returns one, of what is done to a release.
+        Method of `Mechanism` that returns an instance, for a step after a release.
     """
     if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
         raise TypeError(f"only subclasses of Mechanism can be registered, got {cls!r}")

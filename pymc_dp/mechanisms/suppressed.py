@@ -1,4 +1,4 @@
-"""Releases of which some entries were withheld."""
+"""Releases with withheld entries, and releases of whether a threshold was reached."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class SuppressedMechanism(PostProcessed):
         Entries that a public rule withholds, such as those of a small area. NaN says nothing about
         the statistic there.
     by : Mechanism, optional
-        How the value that decides was drawn. Its noise is independent of that of `inner`. One of
-        another statistic is a release of its own: see the notes.
+        Mechanism of a second value, which decides. Its noise is independent of that of `inner`. A
+        decision by another statistic is a separate release: see the notes.
     empty : bool, default False
         Whether a statistic of zero is always withheld. It is one that can be zero, such as a count.
     sentinel : float, optional
@@ -84,8 +84,8 @@ class SuppressedMechanism(PostProcessed):
     Notes
     -----
     Where a noisy number of members decided about sums or means, and was not published itself, the
-    decision is a release of the number, ``LaplaceMechanism(b).thresholded(tau)``. The sums then
-    have `where` their members were too few.
+    decision is a release of that number, ``LaplaceMechanism(b).thresholded(tau)``. The release of
+    the sums then has `where` for the groups that were left out.
 
     Examples
     --------
@@ -105,7 +105,7 @@ class SuppressedMechanism(PostProcessed):
     empty: bool = False
     sentinel: float | None = None
 
-    _between: ClassVar[bool]  # of each object, found when it is made
+    _between: ClassVar[bool]  # of each instance, set when it is made
 
     parameter_names = ("below", "above", "where")
 
@@ -164,7 +164,7 @@ class SuppressedMechanism(PostProcessed):
 
     @property
     def keeps_printed(self) -> bool:
-        """Whether a value that was printed has the density that it has without the rule."""
+        """Whether a printed value has the density that it would have without the rule."""
         return self.by is None and not self.empty
 
     @property
@@ -174,7 +174,7 @@ class SuppressedMechanism(PostProcessed):
 
     @property
     def parameters(self) -> tuple[TensorVariable, ...]:
-        """The rule's, then those of `inner`, then those of `by`."""
+        """Parameters of the rule, of `inner` and of `by`, in this order."""
         return (*super().parameters, *(self.by.parameters if self.by is not None else ()))
 
     def _with(self, parameters: Sequence[TensorLike]) -> Self:
@@ -203,9 +203,9 @@ class SuppressedMechanism(PostProcessed):
 
     @property
     def log_concave(self) -> bool:
-        """Where values beyond one threshold are withheld, or those between two.
+        """Log-concave if values beyond one threshold, or values between two, are withheld.
 
-        Not where another value that is beyond either of two decides, for or against.
+        With two thresholds it is not if values beyond either are withheld, or if `by` decides.
         """
         two = self.below is not None and self.above is not None
         apart = two and not (self._between and self.by is None)
@@ -225,10 +225,10 @@ class SuppressedMechanism(PostProcessed):
         return withheld if self.sentinel is None else withheld | pt.eq(value, self.sentinel)
 
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
-        """Return a statistic beyond the threshold for what was withheld."""
+        """Return a statistic beyond the threshold where the entry was withheld."""
         value = as_float(value)
         step = self.spacing or 0.0
-        beyond = [as_float(0.0)]  # what an empty group and a public rule withhold
+        beyond = [as_float(0.0)]  # withheld in an empty group, or by a public rule
         beyond += [] if self.below is None else [as_float(self.below) - step]
         beyond += [] if self.above is None else [as_float(self.above) + step]
         withheld_value = (
@@ -239,7 +239,7 @@ class SuppressedMechanism(PostProcessed):
         )  # an infinite threshold withholds nothing
         withheld = self.is_withheld(value)
         typical = self.inner.typical_statistic(pt.switch(withheld, withheld_value, value))
-        # What was printed is not of an empty group.
+        # A printed value is not that of an empty group.
         return pt.switch(pt.eq(typical, 0) & ~withheld, 1.0, typical) if self.empty else typical
 
     def why_unattainable(self, value: float) -> str:
@@ -262,7 +262,7 @@ class SuppressedMechanism(PostProcessed):
         """Log density with respect to the mixed measure; see the class and `Mechanism.logp`."""
         value = as_float(value)
         withheld = self.is_withheld(value)
-        # NaN must not meet any arithmetic, of which there are gradients.
+        # NaN must not enter arithmetic: the gradient of the unused branch would be NaN.
         printed = pt.switch(withheld, self.typical_statistic(value), value)
         return pt.switch(
             withheld, self._log_withheld(statistic), self._log_printed(printed, statistic)
@@ -320,12 +320,12 @@ class SuppressedMechanism(PostProcessed):
         parts = [(-infinity, last)] if last is not None else []
         parts += [(first, infinity)] if first is not None else []
         result = self._log_mass(law, [(first, last)] if self._between else parts, statistic)
-        if self.inner.withholds:  # what is withheld already stays so
+        if self.inner.withholds:  # entries that `inner` withholds stay withheld
             result = _either(result, self.inner.logp(np.nan, statistic))
         return pt.switch(self._always_withheld(statistic), 0.0, result)
 
     def _log_mass(self, law: Mechanism, parts: Sequence, statistic: TensorLike) -> TensorVariable:
-        """Log probability of a value in either of some intervals without common values."""
+        """Log probability that a value lies in one of several disjoint intervals."""
         sides = [law.log_interval(*ends, statistic) for ends in parts]
         return reduce(_either, sides) if sides else pt.full_like(as_float(statistic), -np.inf)
 
@@ -349,8 +349,8 @@ def _either(one: TensorVariable, other: TensorVariable) -> TensorVariable:
 class ThresholdedMechanism(PostProcessed):
     r"""Release whether the noisy value reaches a threshold, and nothing else.
 
-    The release is :math:`Z = 1[Z_0 \ge t]` with :math:`Z_0` that of `inner`. So are published which
-    groups of a table have a row, where the noisy number of members that decided is not, and the
+    The release is :math:`Z = 1[Z_0 \ge t]` with :math:`Z_0` that of `inner`. Examples are which
+    groups of a table have a row, where an unpublished noisy number of members decided, and the
     answers of a sparse vector.
 
     ========  ==========================================
@@ -362,7 +362,7 @@ class ThresholdedMechanism(PostProcessed):
     Parameters
     ----------
     inner : Mechanism
-        How the value that decides was drawn.
+        Mechanism of the value that decides.
     threshold : tensor_like
         In the units of the statistic. It broadcasts against the statistic.
 
@@ -392,7 +392,7 @@ class ThresholdedMechanism(PostProcessed):
 
     @property
     def spacing(self) -> float:
-        """Distance of the two releases."""
+        """Distance between the two releases."""
         return 1.0
 
     @property
@@ -406,7 +406,7 @@ class ThresholdedMechanism(PostProcessed):
         return next_rng, pt.ge(draw, self.threshold).astype("int64")
 
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
-        """Return one on the same side of the threshold."""
+        """Return a statistic on the same side of the threshold."""
         step = self.inner.spacing or 0.0
         reaching = as_float(self.threshold) - pt.switch(pt.eq(value, 0), step, 0.0)
         return self.inner.typical_statistic(reaching)

@@ -1,8 +1,8 @@
-r"""One network for a range of privacy levels: the level is part of what it is given.
+r"""One network for a range of privacy levels: the level is an input of the network.
 
 It is trained once, on simulations from the prior that are released at random levels, and then gives
-the posterior of any release at any level of the range, and the curve of what a level costs, at no
-new simulation.
+the posterior of any release at any level of the range, and the loss of precision at each level,
+without new simulations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pymc_dp.neural.simulator import Simulator
 if TYPE_CHECKING:
     from pymc_dp.neural.density import Density
 
-_MOST_NUMBERS = 20_000_000  # numbers of a batch of draws, at most
+_MOST_NUMBERS = 20_000_000  # numbers in a batch of draws
 
 
 def amortise(
@@ -174,13 +174,13 @@ class AmortisedPosterior:
     problem : Problem
         Prior, simulator and release.
     noise : GradedNoise
-        What it releases at each level of the range.
+        Releases at each level of the range.
     density : Density
         The network, with its units.
     training_time : float
         Seconds, simulations included.
     simulations : Simulations
-        Those that it was trained on.
+        The simulations that the network was trained on.
     losses : list of pairs of arrays
         Training and validation loss by epoch.
 
@@ -395,7 +395,7 @@ class AmortisedPosterior:
         prob: float = 0.9,
         random_seed=None,
     ) -> xr.Dataset:
-        """Return what the posterior is worth at each level, over simulated data and releases.
+        """Return width, coverage and error of the posterior at each level, over simulated releases.
 
         Parameters
         ----------

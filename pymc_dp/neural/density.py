@@ -80,7 +80,7 @@ class Density:
 
 @contextmanager
 def single_precision() -> Iterator[None]:
-    """Let what nflows creates have the networks' type, whatever the user's default is."""
+    """Make nflows create tensors of the networks' type, whatever the user's default is."""
     known = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -92,7 +92,7 @@ def single_precision() -> Iterator[None]:
 def network_log_prob(network: nn.Module, target: Tensor, condition: Tensor) -> Tensor:
     """Log density of each target given its condition; (count,).
 
-    It is NaN where sbi's mixtures refuse what overflows their weights.
+    It is NaN where sbi's mixtures refuse values that overflow their weights.
     """
     try:
         return network.log_prob(target[None], condition)[0]

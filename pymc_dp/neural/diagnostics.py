@@ -278,7 +278,7 @@ def compare(
     if not names:
         raise ValueError("the two results have no parameter in common")
     both = [_flat(tree, names) for tree in (first, second)]
-    # A classifier does better than a coin where one of the classes is larger.
+    # With classes of unequal size, a classifier would be better than chance by guessing.
     count = min(draws, *map(len, both))
     both = [flat[rng.choice(len(flat), count, replace=False)] for flat in both]
     if both[0].shape[1] != both[1].shape[1]:

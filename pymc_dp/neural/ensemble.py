@@ -33,7 +33,7 @@ def ensemble_draws(
     Returns
     -------
     ndarray of shape (walkers, width)
-        The last places.
+        The last positions.
     """
     walkers = np.array(start)
     count, width = walkers.shape

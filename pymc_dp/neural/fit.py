@@ -30,7 +30,7 @@ from pymc_dp.neural.run import (
 from pymc_dp.neural.settings import Training
 from pymc_dp.neural.simulator import Simulator, function_problem, model_problem
 
-# Arguments of pm.sample that would change what comes back.
+# Arguments of pm.sample that would change the form of the result.
 _NOT_TAKEN = ("idata_kwargs", "discard_tuned_samples", "return_inferencedata", "trace", "model")
 
 
@@ -310,7 +310,7 @@ def check_installed() -> None:
 def read_problem(
     model, simulator, prior, mechanism, observed, var_names, shape=None, *, released=True
 ) -> Problem:
-    """Read what was given to `sppe`, with the shape in the place of observed=; see there."""
+    """Read the arguments of `sppe`, or of `amortise`, where `shape` replaces observed=."""
     check_installed()
     arguments = {"prior": prior, "mechanism": mechanism, "observed": observed}
     if simulator is None:

@@ -83,7 +83,7 @@ class Channel:
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a mechanism of which a release is no number for each entry."""
+        """Refuse a mechanism that does not release one number for each entry."""
         if self.mechanism.statistic_ndim or self.mechanism.withholds:
             some = "withholds" if self.mechanism.withholds else "releases one of"
             raise NotImplementedError(
@@ -120,7 +120,7 @@ def spans(channels: Sequence[Channel]) -> Iterator[tuple[Channel, slice]]:
 def has_atoms(channel: Channel) -> bool:
     """Whether a clipped release has a mass at its bounds that a density cannot follow.
 
-    It is one step of the lattice wide: nothing beside a noise of a few steps.
+    On a lattice it is one step wide, which is negligible beside noise of a few steps.
     """
     parts = layers(channel.flat())
     clipped = any(isinstance(layer, ClippedMechanism) for layer in parts)
@@ -133,9 +133,9 @@ def has_atoms(channel: Channel) -> bool:
 
 
 def check_statistic(channel: Channel, statistic: np.ndarray) -> None:
-    """Refuse statistics that the mechanism cannot take, such as no whole numbers.
+    """Refuse statistics that the mechanism cannot take, such as fractions for whole-number noise.
 
-    Its sampler knows, and the quantile function does not.
+    Its sampler checks them, and the quantile function does not.
     """
     mechanism = channel.flat()
     if layers(mechanism)[-1].spacing is None:
@@ -233,8 +233,8 @@ class GradedNoise:
     levels : (low, high)
         Levels are log-uniform on this range.
     statistic : ndarray of shape (count, size - 1)
-        Simulated statistics. Releases are standardised level by level with what they become there:
-        the spread at the lowest level would hide all differences at the highest.
+        Simulated statistics. Their releases at each level give the units of that level: the spread
+        at the lowest level would hide all differences at the highest.
     draws, rng, qmc
         As for `Noise`. The level is one more coordinate of the Sobol nets.
     """
@@ -295,7 +295,7 @@ class GradedNoise:
         return self.condition(released, np.exp(level)).reshape(count, self.draws, self.size)
 
     def condition(self, released: np.ndarray, level: np.ndarray) -> np.ndarray:
-        """Return what the network is given: the releases, standardised, and log levels."""
+        """Return the inputs of the network: the standardised releases, and log levels."""
         log_level = np.log(level)
         columns = range(self.size - 1)
         center, log_scale = (

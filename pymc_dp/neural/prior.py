@@ -67,7 +67,7 @@ class Prior:
         graphs = graph_replace([model.logp(), *natural], by_value, strict=False)
         self.of_theta = graphs[1:]
         batch = pt.matrix("thetas", shape=(None, self.width), dtype="float64")
-        # A check of a batch would be a single one, and a row that fails it would fail them all.
+        # A check is one assertion for the whole batch: a row that fails it would fail all rows.
         fgraph = FunctionGraph(outputs=graphs, clone=True, copy_inputs=False)
         dfs_rewriter(local_check_parameter_to_ninf_switch).rewrite(fgraph)
         logp, *natural = vectorize_graph(fgraph.outputs, {self.theta: batch})
@@ -89,7 +89,7 @@ class Prior:
     def _parts(self, model: pm.Model) -> list[TensorVariable]:
         return [
             rv if t is None else t.forward(rv, *rv.owner.inputs)
-            for rv in map(model.__getitem__, self.names)  # a copy has another order
+            for rv in map(model.__getitem__, self.names)  # a copy may have another order
             for t in [model.rvs_to_transforms[rv]]
         ]
 

@@ -17,13 +17,13 @@ from pymc_dp.neural.prior import Prior
 
 _log = logging.getLogger("pymc.dp")
 
-# A p-value far below what comes by chance, for thousands of statistics.
+# Below this p-value simulations differ: far below chance, for thousands of statistics.
 _UNLIKE = 1e-6
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A prior, a simulator of confidential statistics, and what was released of them.
+    """A prior, a simulator of confidential statistics, and the release of these statistics.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Problem:
             )
 
     def check_same(self, theta: np.ndarray, statistic: np.ndarray, rng: np.random.Generator):
-        """Refuse earlier simulations that are unlike those that this problem makes."""
+        """Refuse earlier simulations that do not have the law of this problem's simulator."""
         again = self.simulate(theta, rng), self.simulate(theta, rng)
         for channel, place in spans(self.channels):
             columns = zip(*(a[:, place].T for a in (statistic, *again)), strict=True)
@@ -110,12 +110,12 @@ def _unlike(known: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
     """Return the least p-value of tests of whether three columns are exchangeable, row by row."""
     pvalues = [stats.ks_2samp(known, first).pvalue]
     moved = ~np.isclose(known, first, rtol=1e-9, atol=0)
-    # Fewer than 20 cannot make it that small.
+    # Fewer than 20 differences cannot give a p-value below `_UNLIKE`.
     if moved.sum() >= 20:
         away = (known - first)[moved]
         for difference in (
             away,
             np.abs(away) - np.abs(second - first)[moved],
-        ):  # of place, of spread
+        ):  # in place, in spread
             pvalues.append(stats.wilcoxon(difference, method="asymptotic").pvalue)
     return min(pvalues)

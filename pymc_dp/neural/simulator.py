@@ -41,9 +41,9 @@ Simulator = Callable[[dict[str, np.ndarray], np.random.Generator], np.ndarray]
 def confidential(model: pm.Model) -> list[TensorVariable]:
     """Return the variables taken for confidential data, in model order.
 
-    They are the free variables that a release's statistic uses directly, if another free variable
-    is a parent of theirs, and of those without such a parent the ones with as many rows: the
-    covariates of a regression, say. All other free ancestors of a release are parameters.
+    They are the free variables that a release's statistic uses directly and that have another free
+    variable as a parent. Variables without such a parent, but with as many rows, are confidential
+    too: the covariates of a regression, say. All other free ancestors of a release are parameters.
     """
     used = nearest_rvs([release_statistic(r) for r in releases(model)])
     used = [rv for rv in model.free_RVs if rv in used]
@@ -102,7 +102,7 @@ def parameters(model: pm.Model, var_names: Sequence[str] | None = None) -> list[
 def model_problem(
     model: pm.Model | None, var_names: Sequence[str] | None = None, *, released: bool = True
 ) -> Problem:
-    """Read a PyMC model with private releases, which need values if `released`; else NaN."""
+    """Read a PyMC model with private releases; without `released`, missing values are NaN."""
     model = as_model(model, "model=...")
     check_values(model)
     release_rvs = releases(model)
@@ -180,7 +180,7 @@ def function_problem(
                 f"prior: a pm.Model, or a dict such as {{'mu': pm.Normal.dist(0, 1)}}, not "
                 f"{prior!r}"
             )
-        with pm.Model(model=None) as prior:  # no part of the model of the context
+        with pm.Model(model=None) as prior:  # not nested in the model of the context
             for name, rv in distributions.items():
                 prior.register_rv(rv, name)
     if prior.observed_RVs or prior.potentials:
@@ -218,7 +218,7 @@ def function_problem(
             statistic = np.asarray(returned)
         except ValueError:  # rows of different lengths
             return returned
-        # Other shapes go back as they are, to be named in the error.
+        # Other shapes are returned unchanged: `Problem.simulate` names them in its error.
         fits = statistic.shape == (len(theta), *value.shape)
         return statistic.reshape(len(theta), -1) if fits else statistic
 
@@ -226,7 +226,7 @@ def function_problem(
 
 
 def _prior_model(model: pm.Model, chosen: Sequence[TensorVariable]) -> pm.Model:
-    """Copy a model without everything but some variables and what is computed from these."""
+    """Copy the chosen variables of a model, and the deterministics computed from them."""
     kept = {rv.name for rv in chosen}
     for deterministic in model.deterministics:
         if set(nearest_rvs([deterministic])) <= set(chosen):

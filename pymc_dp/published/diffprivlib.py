@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _WHO = "from_diffprivlib"
 _QUANTILES = {"median": None, "quantile": "quant", "percentile": "percent"}
-# What is not read, and what to write.
+# What to write for mechanisms and tools that are not read.
 _INSTEAD = {
     "LaplaceBoundedNoise": "its noise is Laplace, drawn again until it is within the object's "
     "_noise_bound: write dp.CustomMechanism with that density",
@@ -172,8 +172,8 @@ def _exponential(m: Any) -> Mechanism:
     return mechanisms.ExponentialMechanism(rate)
 
 
-# How the standard deviation follows from the losses differs between the classes of Gaussian noise
-# and is solved for numerically in two: the number that they draw with is the one to take.
+# `_scale` of Gaussian noise is the standard deviation that the object draws with: its formula
+# differs between the three classes, and two of them solve for it numerically.
 _MECHANISMS: dict[str, Callable[[Any], Mechanism]] = {
     "Laplace": lambda m: LaplaceMechanism(_scale(m)),
     "LaplaceTruncated": lambda m: LaplaceMechanism(_scale(m)).clipped(m.lower, m.upper),
@@ -222,13 +222,13 @@ def _of_tool(
                 f"{_WHO}: {name} needs bounds=, without which it takes the least and the largest "
                 f"record and is not private, and {also}, which is public there"
             )
-        # With an axis, every entry has its share.
+        # With an axis, epsilon is split among the entries.
         lower, upper = (np.asarray(bound, dtype="float64")[()] for bound in bounds)
         if name in _QUANTILES:
             q = np.asarray(fields.pop(argument) if argument else 0.5) / (
                 100 if name == "percentile" else 1
             )
-            if q.size > 1:  # those of one axis come first
+            if q.size > 1:  # the quantiles are the first axis of the value
                 q = q.reshape(-1, *[1] * (value.ndim - 1))
             noise = mechanisms.PrivateQuantile.from_epsilon(
                 q if q.size > 1 else q.item(), epsilon / value.size, lower, upper

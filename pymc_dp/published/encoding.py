@@ -39,12 +39,14 @@ def encode(release: Any) -> str:
         "privacy": None if release.privacy is None else _present(asdict(release.privacy)),
         "source": release.source,
     }
-    document = _present(document) | {"value": document["value"]}  # null where it was withheld
+    document = _present(document) | {
+        "value": document["value"]
+    }  # null where the entry was withheld
     return json.dumps(document, ensure_ascii=False, allow_nan=False)
 
 
 def decode(text: str, known: list[str]) -> dict[str, Any]:
-    """Read the fields of a release, of which these are known; see `Release.from_json`."""
+    """Read the fields of a release, whose names are `known`; see `Release.from_json`."""
     if not isinstance(text, str):
         raise TypeError(f"from_json: JSON text is needed, got {type(text).__name__}")
     try:
@@ -62,7 +64,7 @@ def decode(text: str, known: list[str]) -> dict[str, Any]:
             f"{VERSION}"
         )
     del document["format"], document["version"]
-    # A value of null, alone, was withheld.
+    # A value may be null: a single entry that was withheld.
     required = ("mechanism", *(("value",) if "value" not in document else ()))
     _check_fields("release", document, known, required)
     document["value"] = _number("value", document["value"], or_null=True)
@@ -79,7 +81,7 @@ def _present(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written(array: np.ndarray) -> Any:
-    """Return numbers as nested lists, those that JSON lacks as text or, of NaN, null."""
+    """Return numbers as nested lists, infinite ones as text and NaN as null."""
     if array.ndim:
         return [_written(entry) for entry in array]
     number = array.item()

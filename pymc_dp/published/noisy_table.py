@@ -142,7 +142,7 @@ def _law(law: Any) -> Any:
 def _places(
     keys: Mapping[str, Sequence[Any]], rows: int
 ) -> tuple[tuple[np.ndarray, ...], tuple[int, ...], dict[str, list]]:
-    """Return where each row stands in the table of these labels, its shape and its coords."""
+    """Return the indices of each row in the table of all labels, its shape and its coords."""
     if not keys:
         return (np.arange(rows),), (rows,), {}
     coords = {dim: list(dict.fromkeys(labels)) for dim, labels in keys.items()}

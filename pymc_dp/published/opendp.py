@@ -1,6 +1,6 @@
 """Releases of OpenDP's measurements, and of queries of its Context API.
 
-OpenDP itself is never imported: all that is read hangs on the objects that the user passes.
+OpenDP itself is never imported: everything is read from the objects that the user passes.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def from_opendp(
     Raises
     ------
     ValueError
-        A measurement whose noise is not among these, is followed by post-processing, is coarse
-        or is none, of a scale below 1e-9 of the value; a scale that contradicts the
+        A measurement with another kind of noise, with post-processing, with noise on a coarse
+        grid, or with a scale that is negligible beside the value; a scale that contradicts the
         sensitivity; a value of another kind.
     TypeError
         Not a query or measurement of OpenDP.
@@ -140,7 +140,9 @@ def from_opendp(
             )
         noisy = np.array([*value.values()]) if value else np.zeros(0, "int64")
         mechanism = _additive(function.removesuffix("_threshold"), arguments, noisy)
-        mechanism = getattr(mechanism, "inner", mechanism)  # of unsigned numbers: none is below 0
+        mechanism = getattr(
+            mechanism, "inner", mechanism
+        )  # not clipped: no number below a threshold is published
         mechanism = mechanism.suppressed(below=arguments["threshold"], empty=True)
         value, labels = keyed(_WHO, {"group": [*value]}, noisy, groups)
         attributes |= labels
@@ -174,8 +176,8 @@ def _bits(value: Any) -> np.ndarray:
     return np.array([_bits(row) if isinstance(row, bytes) else row for row in value])
 
 
-# What adds no noise to numbers, with the mechanism and the value as it is published here: labels
-# become positions. Of bits each is with probability f one that was drawn.
+# Measurements that add no noise to numbers: the mechanism, and the value with labels as positions.
+# Of a bit vector each bit is replaced, with probability f, by a fair coin.
 _ANSWERS: dict[str, Callable[[Mapping[str, Any], Any], tuple[Mechanism, Any]]] = {
     "make_randomized_response_bool": lambda a, z: (mechanisms.RandomizedResponse(a["prob"]), z),
     "make_randomized_response": lambda a, z: (
@@ -193,9 +195,9 @@ _ANSWERS: dict[str, Callable[[Mapping[str, Any], Any], tuple[Mechanism, Any]]] =
 
 
 def _noise_of(measurement: Any, d_in: Any) -> tuple[str, Mapping[str, Any], Any]:
-    """Return the constructor of the noise, its arguments, and the distance of what it is given.
+    """Return the constructor of the noise, its arguments, and the distance of its inputs.
 
-    Every object of OpenDP keeps both, for `opendp.prelude.serialize`.
+    Every object of OpenDP keeps its constructor and arguments, for `opendp.prelude.serialize`.
     """
     while True:
         made = getattr(measurement, "__opendp_dict__", None)
@@ -257,7 +259,7 @@ def _loss(measurement: Any, d_in: Any) -> Privacy:
     return Privacy(
         neighbouring=f"{metric} <= {d_in}",
         measure=measure,
-        # A loss of zero or infinity is none that could be stated.
+        # `Privacy` takes no loss of zero or infinity.
         **{name: x for name, x in stated.items() if x is not None and 0 < x < math.inf},
     )
 

@@ -22,7 +22,7 @@ INSTEAD = "write dp.Release(value, mechanism) with the mechanism that was used"
 
 
 def selection(subject: str, kind: str, scale: float) -> Mechanism:
-    """Return the selection: OpenDP adds exponential noise, or Gumbel's under zCDP."""
+    """Return the selection: OpenDP adds exponential noise, or Gumbel noise under zCDP."""
     check_noisy(subject, scale, 0.0)
     if kind in _PURE:
         return mechanisms.NoisyMax("exponential", scale)
@@ -30,17 +30,17 @@ def selection(subject: str, kind: str, scale: float) -> Mechanism:
 
 
 def check_noisy(subject: str, scale: float, value: Any) -> None:
-    """Refuse an exact number: what OpenDP adds to floats for their rounding is no noise.
+    """Refuse an exact number.
 
-    That is about 1e-14 of the largest sum that is possible. A sum over n records has noise of at
-    least 1 / (n epsilon) of it.
+    OpenDP adds about 1e-14 of the largest possible sum to floats, for their rounding, which is no
+    noise. A private sum over n records has noise of at least 1 / (n epsilon) of that size.
     """
     size = np.abs(np.asarray(value, "float64")).max(initial=0.0)
     rounding = 1e-11 if np.asarray(value).dtype.kind == "f" else 0.0
     if scale <= rounding * size:
         raise ValueError(
-            f"{subject} is exact: noise of scale {scale:.3g} is none beside {size:.6g}, so that it "
-            f"is no release: state it in the model as it is, such as shape=n for a number of "
-            f"records. Where the number of records is public, no data set has one record more: one record "
-            f"replaced is unit_of(contributions=2) of OpenDP"
+            f"{subject} is exact: noise of scale {scale:.3g} is none beside {size:.6g}. An exact "
+            f"number is no release: state it in the model as it is, such as shape=n for a number "
+            f"of records. Where the number of records is public, one record is replaced, which is "
+            f"unit_of(contributions=2) of OpenDP"
         )

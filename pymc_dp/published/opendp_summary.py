@@ -1,6 +1,6 @@
 """Releases of OpenDP's Polars queries, by their summaries.
 
-OpenDP itself is never imported: all that is read hangs on the objects that the user passes.
+OpenDP itself is never imported: everything is read from the data frames that the user passes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def from_opendp_summary(
         )
     released = list(dict.fromkeys(row["column"] for row in rows))
     column = chosen(_WHO, column, [name for name in released if name in frame.columns])
-    # There is none where it is None or, in pandas, NaN.
+    # A column without a threshold has None or, in pandas, NaN.
     cuts = {row["column"]: row.get("threshold") for row in rows}
     cuts = {name: cut for name, cut in cuts.items() if cut is not None and cut == cut}
     decides = next(iter(cuts), None)
@@ -127,7 +127,7 @@ def from_opendp_summary(
     if lengths is not None and len(parts) == 1:
         raise ValueError(f"{subject} is no mean: leave lengths= out")
     if noise in SELECTIONS:
-        # The scores there are whole numbers: multiples by the denominator of alpha as a float.
+        # OpenDP multiplies the scores by the denominator of alpha as a float: they are whole.
         alpha = Fraction(float(aggregates.removesuffix("-Quantile")))
         noisy = selection(subject, noise, float(parts[0]["scale"]) / alpha.denominator)
         value = positions(_WHO, candidates or (), value)
@@ -142,7 +142,7 @@ def from_opendp_summary(
             value = _sum_of_mean(subject, parts, value, lengths, length)
             value = np.round(value).astype("int64") if noisy.is_discrete else value
         if column in cuts:
-            # Counts are kept above the threshold, unlike those of make_laplace_threshold.
+            # A count must exceed the threshold; with make_laplace_threshold it may equal it.
             noisy = noisy.suppressed(below=cuts[column] + 1, empty=True)
         elif value.dtype.kind == "u":
             noisy = noisy.clipped(lower=0)

@@ -105,7 +105,7 @@ class Release:
         coords = _coords(self.coords, dims, _placed(entries, dims, {}).numbers.shape)
         entries = _placed(entries, dims, coords or {})
         value = entries.numbers
-        # Labels that are not stated are those that the value came with.
+        # Stated labels take the place of those that the value came with.
         named = dict(zip(dims or (), entries.labels, strict=False))
         attached = {dim: labels for dim, labels in named.items() if labels is not None}
         coords = _coords(attached | dict(coords or {}) or None, dims, value.shape)
@@ -142,7 +142,7 @@ class Release:
 
     @property
     def held(self) -> Held:
-        """The value, with the labels of what has no dims: a model may say which these are."""
+        """The value, with its labels if it has no dims: the dims of a model may match them."""
         return Held(self.value, self.__dict__["_labels"])
 
     def reindex(self, coords: Coords) -> Release:

@@ -81,7 +81,7 @@ def from_smartnoise(
         )
     noisy = {symbol.name: symbol for symbol in inner._select_symbols}
     noise = dict(zip(noisy, reader._get_mechanisms(inner), strict=True))
-    # Of each column that comes out, what it is computed from.
+    # The expression that each published column is computed from.
     texts = [str(named.expression).strip("() ") for named in outer.select.namedExpressions]
     source = dict(zip(columns, texts, strict=True))
     types = dict(zip(columns, (s.expression.type() for s in outer._select_symbols), strict=True))
@@ -104,7 +104,7 @@ def from_smartnoise(
         if expression == key:
             law = law.suppressed(below=tau, empty=bool(keys))
         elif expression == "count_star" and decides.max_contrib == 1:
-            # One row an individual: both count the same.
+            # One row per individual: rows and individuals are equally many.
             law = law.suppressed(below=tau, by=by, empty=bool(keys))
         else:
             decided = f"dp.{by!r}.thresholded({tau:.17g})"

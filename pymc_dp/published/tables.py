@@ -24,7 +24,7 @@ def columns_of(who: str, rows: Any) -> dict[str, list]:
 
 
 def chosen(who: str, column: str | None, released: Sequence[str]) -> str:
-    """Return the column that is meant among those that were released."""
+    """Return the named column of those that were released, or the only one."""
     if column is None and len(released) == 1:
         return released[0]
     if column is None or column not in released:
@@ -34,7 +34,7 @@ def chosen(who: str, column: str | None, released: Sequence[str]) -> str:
 
 
 def positions(who: str, labels: Sequence[Any], value: Any) -> np.ndarray:
-    """Return where published labels are among all of them."""
+    """Return the positions of published labels among all labels."""
     place, published = {label: k for k, label in enumerate(labels)}, np.asarray(value, dtype=object)
     strange = [label for label in published.ravel() if label not in place]
     if strange:
@@ -49,7 +49,7 @@ def keyed(
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the values of rows with these keys, and the dims and coords that say which they are.
 
-    Groups are all that could be there: the values are then in their order, NaN where one is not.
+    `groups` are all that could be there: the values are then in their order, NaN for absent ones.
     """
     dim, values = "_".join(keys), np.asarray(values)
     labels = [_label(row) for row in zip(*keys.values(), strict=True)]
@@ -58,7 +58,9 @@ def keyed(
     named = [_label(group if isinstance(group, tuple | list) else (group,)) for group in groups]
     places = positions(f"{who}: groups= must name all groups that could be there", named, labels)
     if len(set(named)) < len(named) or len(set(labels)) < len(labels):
-        raise ValueError(f"{who}: groups= must name each group once, and the rows be of one each")
+        raise ValueError(
+            f"{who}: groups= must name each group once, and no group may have two rows"
+        )
     full = np.full(len(named), np.nan)
     full[places] = values
     full = full if np.isnan(full).any() else full.astype(values.dtype)

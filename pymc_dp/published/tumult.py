@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from pymc_dp.published.record import Release
 
 _WHO = "from_tumult"
-# Its parameter is the scale of Laplace and geometric noise, but the variance of Gaussian noise.
+# Tumult's noise parameter is the scale of Laplace and geometric noise, but the variance of Gaussian noise.
 _NOISE: dict[str, Any] = {
     "LAPLACE": mechanisms.LaplaceMechanism,
     "GEOMETRIC": mechanisms.GeometricMechanism,
     "GAUSSIAN": lambda variance: mechanisms.GaussianMechanism(np.sqrt(variance)),
     "DISCRETE_GAUSSIAN": lambda variance: mechanisms.DiscreteGaussianMechanism(np.sqrt(variance)),
 }
-# What is not read, and what to write.
+# What to write for noise that is not read.
 _INSTEAD = {
     "EXPONENTIAL": "a quantile is drawn from the intervals between the records: write "
     "dp.Release(value, dp.PrivateQuantile(q, rate, lower, upper)), with rate=epsilon / (2 * max(q, "
@@ -47,7 +47,7 @@ def from_tumult(
 ) -> Release:
     """Read the answer of a query of Tumult Analytics.
 
-    Its parameter is a scale for Laplace and geometric noise, and the **variance** for Gaussian
+    The noise parameter is a scale for Laplace and geometric noise, and the **variance** for Gaussian
     and discrete Gaussian noise.
 
     Parameters
@@ -81,7 +81,7 @@ def from_tumult(
     GaussianMechanism(sigma=3.0)
     """
     try:
-        # In an answer of the library the names are members of an enumeration.
+        # The library names its mechanisms by members of an enumeration.
         named = [
             (str(getattr(law := entry["noise_mechanism"], "name", law)), entry["noise_parameter"])
             for entry in noise_info
