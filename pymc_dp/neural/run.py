@@ -66,9 +66,7 @@ class Run:
         self._began = time.perf_counter()
         self._make_noise, self._device = noise, device
         self.trainer: Trainer  # once there are simulations
-        self.box: Box | None = (
-            None  # around the parameters that the network was trained on, if not all
-        )
+        self.box: Box | None = None  # of the training parameters, if not all
         self.losses: list[tuple[np.ndarray, np.ndarray]] = []
 
     @contextmanager

@@ -15,9 +15,9 @@ class Standard:
     r"""A map of each column to standard units and back, in double precision.
 
     Columns are centred and scaled: a large offset must be gone before single precision. A scaled
-    column u with heavy tails becomes :math:`\operatorname{arsinh} u`, which is about u in the middle
-    and logarithmic in the tails: otherwise a few values of thousands of scales would dominate the
-    loss.
+    column u with heavy tails becomes :math:`\operatorname{arsinh} u`, which is about u in the
+    middle and logarithmic in the tails: otherwise a few values of thousands of scales would
+    dominate the loss.
 
     Attributes
     ----------

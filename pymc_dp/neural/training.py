@@ -89,10 +89,8 @@ class Box:
         return cls(low - margin, high + margin)
 
     def border(self, theta: np.ndarray) -> float:
-        """Return the share of parameters (count, width) outside the range that `around` was given."""
-        margin = (
-            self.high - self.low
-        ) / 6  # `around` adds a quarter of the range, a sixth of the box
+        """Return the share of parameters (count, width) outside the range given to `around`."""
+        margin = (self.high - self.low) / 6  # a quarter of the range
         return 1.0 - float(Box(self.low + margin, self.high - margin).holds(theta).mean())
 
     def holds(self, theta: np.ndarray) -> np.ndarray:

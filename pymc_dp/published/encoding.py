@@ -39,9 +39,7 @@ def encode(release: Any) -> str:
         "privacy": None if release.privacy is None else _present(asdict(release.privacy)),
         "source": release.source,
     }
-    document = _present(document) | {
-        "value": document["value"]
-    }  # null where the entry was withheld
+    document = _present(document) | {"value": document["value"]}  # null for withheld entries
     return json.dumps(document, ensure_ascii=False, allow_nan=False)
 
 

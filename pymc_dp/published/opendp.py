@@ -140,9 +140,7 @@ def from_opendp(
             )
         noisy = np.array([*value.values()]) if value else np.zeros(0, "int64")
         mechanism = _additive(function.removesuffix("_threshold"), arguments, noisy)
-        mechanism = getattr(
-            mechanism, "inner", mechanism
-        )  # not clipped: no number below a threshold is published
+        mechanism = getattr(mechanism, "inner", mechanism)  # not clipped
         mechanism = mechanism.suppressed(below=arguments["threshold"], empty=True)
         value, labels = keyed(_WHO, {"group": [*value]}, noisy, groups)
         attributes |= labels

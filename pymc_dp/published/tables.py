@@ -58,9 +58,7 @@ def keyed(
     named = [_label(group if isinstance(group, tuple | list) else (group,)) for group in groups]
     places = positions(f"{who}: groups= must name all groups that could be there", named, labels)
     if len(set(named)) < len(named) or len(set(labels)) < len(labels):
-        raise ValueError(
-            f"{who}: groups= must name each group once, and no group may have two rows"
-        )
+        raise ValueError(f"{who}: groups= must name each group once, with at most one row")
     full = np.full(len(named), np.nan)
     full[places] = values
     full = full if np.isnan(full).any() else full.astype(values.dtype)

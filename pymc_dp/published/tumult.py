@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pymc_dp.published.record import Release
 
 _WHO = "from_tumult"
-# Tumult's noise parameter is the scale of Laplace and geometric noise, but the variance of Gaussian noise.
+# The noise parameter is the scale of Laplace and geometric noise, but the variance of Gaussian
+# noise.
 _NOISE: dict[str, Any] = {
     "LAPLACE": mechanisms.LaplaceMechanism,
     "GEOMETRIC": mechanisms.GeometricMechanism,
@@ -47,8 +48,8 @@ def from_tumult(
 ) -> Release:
     """Read the answer of a query of Tumult Analytics.
 
-    The noise parameter is a scale for Laplace and geometric noise, and the **variance** for Gaussian
-    and discrete Gaussian noise.
+    The noise parameter is a scale for Laplace and geometric noise, and the **variance** for
+    Gaussian and discrete Gaussian noise.
 
     Parameters
     ----------

@@ -170,7 +170,7 @@ def _share_se(share: xr.DataArray, count: xr.DataArray) -> xr.DataArray:
 
 
 def _described(study: xr.Dataset, point: Point) -> xr.Dataset:
-    """Add what the replicates say together."""
+    """Add coverage, interval length and error over the replicates."""
     worked = study["mean"].notnull()
     count = worked.sum("replicate")
     covered = (study["lower"] <= study["truth"]) & (study["truth"] <= study["upper"])

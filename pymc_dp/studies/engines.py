@@ -1,7 +1,7 @@
 """How a study gets a replicate: simulators of releases, and samplers of posteriors.
 
-A sampler that a compiled kernel covers wholly registers itself here, in a module of its own; PyMC
-is then no part of a replicate.
+A compiled kernel that samples a whole model registers itself here, in a module of its own; its
+replicates run without PyMC.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TRIES = 10_000
 
 
 def anything_released(model: pm.Model) -> Released:
-    """Return zeros in the place of what will be released, NaN where these would be withheld."""
+    """Return placeholders of the releases: zeros, and NaN where zeros would be withheld."""
     values = {}
     for rv in all_releases(model):
         value, mechanism = np.zeros(rv.shape.eval(), rv.dtype), rv.owner.op.mechanism
@@ -66,7 +66,7 @@ def with_anything_released(model: pm.Model) -> Reading:
 
 
 def parameters(model: pm.Model, var_names: Sequence[str] | None) -> list[str]:
-    """Return the names of the variables that a study is about: no confidential values."""
+    """Return the names of the parameters: free variables that are not confidential."""
     if var_names is None:
         used = nearest_rvs([release_statistic(r) for r in releases(model)])
         confidential = [rv for rv in used if any(p in model.free_RVs for p in parents(rv))]
@@ -162,7 +162,7 @@ class ModelSimulator:
 def _possible(
     mechanisms: Mapping[str, Mechanism], values: Mapping[str, Any], _: np.random.Generator
 ) -> Released | None:
-    """Return the releases among what was drawn, None where bounds= exclude one."""
+    """Return the releases among the drawn values, None if bounds= exclude one."""
     released = {name: values[name] for name in mechanisms}
     possible = all(is_published(mechanisms[name], v).all() for name, v in released.items())
     return released if possible else None
@@ -205,7 +205,7 @@ def _checked_truth(model: pm.Model, truth: Mapping[str, Any]) -> dict[str, np.nd
 def _computed(
     model: pm.Model, truth: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """Return what the model computes from the true values."""
+    """Return the deterministics that the true values determine."""
     fixed = pm.do(model, dict(truth)) if truth and names else model
     for name in names:
         if nearest_rvs([fixed[name]]):
@@ -216,7 +216,7 @@ def _computed(
 def _checked_release(rv: TensorVariable) -> Callable[[Any], np.ndarray]:
     """Return a function that gives a value the type of a release, or says why it cannot be one."""
     name, mechanism, shape = rv.name, rv.owner.op.mechanism, tuple(rv.shape.eval().tolist())
-    attainable = None  # whatever number is finite
+    attainable = None  # every finite number is possible
     if not has_continuous_rates(mechanism):
         entry = pt.tensor("value", dtype="float64", shape=shape)
         attainable = pytensor.function(
@@ -239,7 +239,7 @@ def _checked_release(rv: TensorVariable) -> Callable[[Any], np.ndarray]:
 
 
 class GivenSimulator:
-    """Releases from a function of the user's, of data that need not follow the model.
+    """Releases from a user's function, of data that need not follow the model.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ def model_sampler(model: pm.Model, names: Sequence[str], settings: Settings) -> 
     kwargs |= {"compute_convergence_checks": False} | settings.size | settings.sampler
 
     def draw(released: Released, rng: np.random.Generator) -> np.ndarray:
-        # PyMC would draw what is NaN in an array, a withheld entry.
+        # PyMC would impute NaN in an array, which is a withheld entry here.
         observed = {k: pt.constant(v.astype(model[k].dtype)) for k, v in released.items()}
         with _one_at_a_time:
             tree = sample(
@@ -326,7 +326,7 @@ class Compiled:
 
 Reader = Callable[[pm.Model], Compiled]
 COMPILED: Registry[Reader, Reader] = Registry()
-"""Readers of kernels; one raises NotImplementedError or ValueError with what it does not cover."""
+"""Readers of kernels; a reader raises NotImplementedError or ValueError to decline a model."""
 
 
 def compiled(model: pm.Model, names: Sequence[str]) -> Compiled:

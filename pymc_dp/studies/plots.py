@@ -30,7 +30,7 @@ def plot_coverage(
     backend: str | None = None,
     **pc_kwargs: Any,
 ) -> PlotCollection:
-    """Draw what a study found against one axis of its grid.
+    """Draw the results of a study against one axis of its grid.
 
     Bands are plus and minus two Monte Carlo standard errors, the grey line in the row of coverage
     is the nominal one.

@@ -1,4 +1,4 @@
-"""A picture of releases: what was published beside what the model makes of it."""
+"""A picture of releases: published values beside their predictions and confidential values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.kept import kept
 from pymc_dp.reading.model import release_statistic, releases
 
-# From top to bottom within a row, with the color of each.
+# Height within a row, and color, of each kind of mark.
 _KINDS = {
     "prior predictive": (0.3, "gray"),
     "posterior predictive": (0.1, "C0"),
@@ -159,7 +159,7 @@ def plot_release(
             f"idata has no more than the published values of {', '.join(map(repr, names))}. Add "
             f"what is drawn beside them: pm.sample_posterior_predictive(idata, model=model, "
             f"extend_inferencedata=True), or idata = dp.recover(model, idata), and write "
-            f"model=model, which says of what records a statistic is"
+            f"model=model, which says how a statistic is computed from the records"
         )
     return _picture(drawn, kinds, backend, pc_kwargs)
 
@@ -176,12 +176,12 @@ def _withheld(model: pm.Model) -> dict[str, np.ndarray]:
 
 
 def _statistics(model: pm.Model, posterior: xr.Dataset) -> dict[str, np.ndarray]:
-    """Return draws of what noise was added to, by release."""
+    """Return posterior draws of the confidential statistic of each release."""
     statistics: dict[str, np.ndarray] = {}
     with kept(model) as reading:
         written = [(rv.name, rv) for rv in releases(reading.model)]
         for group in record_groups(reading):
-            with suppress(Declined, ValueError):  # these records have no statistics of such names
+            with suppress(Declined, ValueError):  # the records have no named statistics
                 on = change(reading, group, "statistics")
                 for name, (rv, _) in {**on.transforms, **on.added}.items():
                     rv.name = name
@@ -189,7 +189,7 @@ def _statistics(model: pm.Model, posterior: xr.Dataset) -> dict[str, np.ndarray]
         for name, rv in written:
             op = rv.owner.op
             if isinstance(op, PrivateReleaseRV) and not op.mechanism.statistic_ndim:
-                with suppress(ValueError):  # what it is computed from is not in the posterior
+                with suppress(ValueError):  # the posterior lacks a variable of the statistic
                     statistics[name] = per_draw(posterior, release_statistic(rv))
     return statistics
 
@@ -223,7 +223,7 @@ def _intervals(
 
 
 def _panels(name: str, panel: xr.Dataset) -> dict[str, xr.Dataset]:
-    """Return what each panel draws: one each for entries without dims, of very unlike widths."""
+    """Return the panels of a release: one for each entry if unlabelled widths differ greatly."""
     dims = panel["published"].dims
     ends = [panel[kind].to_numpy() for kind in _KINDS if kind != "published" and kind in panel]
     if ends and len(dims) == 1 and str(dims[0]).startswith(f"{name}_dim_"):
@@ -257,7 +257,7 @@ def _picture(
         points[name] = ("kind", "plot_axis", f"{name} point"), point
     figure: dict[str, Any] = {"height_ratios": sizes, "figsize": (8.0, 1.0 + 0.35 * sum(sizes))}
     if (backend or arviz_base.rcParams["plot.backend"]) == "matplotlib":
-        figure["layout"] = "constrained"  # its legends are put outside
+        figure["layout"] = "constrained"  # legends are placed outside the axes
     look = {
         "aes": {"color": ["kind"], "marker": ["kind"]},
         "color": [_KINDS[kind][1] for kind in kinds],

@@ -45,7 +45,7 @@ from pymc_dp.studies.summaries import FIELDS, summarize
 
 _log = logging.getLogger("pymc.dp")
 
-# Names of the result.
+# Variables and dims of the result, which no axis of the grid may be called.
 _MORE = "coverage coverage_se length length_se bias bias_se rmse posterior_sd failures ks ks_pvalue"
 RESERVED = {*FIELDS, *_MORE.split(), "replicate", "parameter", "quantity", "seed", "error"}
 _QUIET = ("pymc", "pymc.dp", "nutpie")
@@ -133,7 +133,7 @@ def built(build: Callable[..., pm.Model], cell: Cell) -> pm.Model:
 
 
 class _Quiet:
-    """Keeps what samplers say of each replicate to themselves; threads may enter it together."""
+    """Silences the loggers of samplers; several threads may enter it together."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._levels = Lock(), 0, [0] * len(_QUIET)
@@ -160,7 +160,7 @@ _quiet = _Quiet()
 # One process works on few cells at a time, and a cell's model may take a minute to compile.
 @lru_cache(maxsize=2)
 def _replicates(packed: bytes, cell: tuple[tuple[str, Any], ...], expected: str) -> Replicates:
-    # What a module of the user's held when it was pickled is not in the bytes: `expected` is.
+    # The pickle lacks the state of the user's modules, which `expected` tells apart in the cache.
     return Replicates(cloudpickle.loads(packed), dict(cell))
 
 
@@ -172,7 +172,7 @@ def run_batch(
     start: int,
     seeds: np.ndarray,
 ) -> tuple[Batch, str]:
-    """Run some replicates of a cell; a failure is recorded. Also why no kernel is used.
+    """Run a batch of replicates of a cell, and record failures; also return why no kernel is used.
 
     `expected` is the fingerprint of the cell in the process that began the study.
     """
@@ -218,8 +218,8 @@ def read_grid(grid: Mapping[str, Sequence[Any]] | None) -> list[Cell]:
         wrong = [v for v in values if not isinstance(v, int | float | str | np.number)]
         if wrong:
             raise TypeError(
-                f"grid: {name!r} holds {wrong[0]!r}; write numbers or strings, of which build "
-                f"makes what it needs"
+                f"grid: {name!r} holds {wrong[0]!r}; write numbers or strings, from which "
+                f"build makes what it needs"
             )
         if len(set(values)) < len(values):
             raise ValueError(f"grid: {name!r} holds a value twice")
@@ -228,7 +228,7 @@ def read_grid(grid: Mapping[str, Sequence[Any]] | None) -> list[Cell]:
 
 
 def seeds(entropy: int, cell: int, count: int) -> np.ndarray:
-    """Return the seeds of a cell's replicates; more of them begin with the same ones."""
+    """Return the seeds of a cell's replicates; a larger count begins with the same seeds."""
     state = np.random.SeedSequence(entropy, spawn_key=(cell,)).generate_state(count, np.uint64)
     return (state >> np.uint64(1)).astype(np.int64)
 
@@ -320,7 +320,7 @@ def run_study(
     numbers = [seeds(entropy, c, replicates) for c in range(len(cells))]
     tasks = _tasks(done, len(cells), replicates, batch or max(1, replicates // 20))
     if not done:
-        with _quiet:  # wrong arguments show here
+        with _quiet:  # wrong arguments raise here
             _replicates(packed, tuple(cells[probe].items()), expected(probe))
     calls = (
         delayed(run_batch)(packed, c, tuple(cells[c].items()), expected(c), a, numbers[c][a:b])
@@ -341,7 +341,7 @@ def run_study(
             n_jobs=n_jobs, return_as="generator_unordered", batch_size=1
         )(calls):
             _check_labels(finished, done, cells)
-            # What could not be built may be mended, and is tried again by the next call.
+            # A cell that could not be built is not stored, so that the next call tries it again.
             if store is not None and finished.labels:
                 store.write(finished)
             if reason and reason not in reasons:
@@ -370,7 +370,7 @@ def _check_labels(batch: Batch, done: Sequence[Batch], cells: list[Cell]) -> Non
 def _tasks(
     done: Sequence[Batch], cells: int, replicates: int, batch: int
 ) -> list[tuple[int, int, int]]:
-    """Return (cell, start, stop) of what is left to do."""
+    """Return (cell, start, stop) of the batches that are left to run."""
     left = np.ones((cells, replicates), bool)
     for finished in done:
         left[finished.cell, finished.start : finished.stop] = False

@@ -121,9 +121,9 @@ class NoisyMax(IndexSelection):
         epsilon : array_like
             Privacy loss of a choice, > 0.
         sensitivity : array_like
-            What one record changes each utility by at most, > 0.
+            Largest change of a utility by one record, > 0.
         monotone : bool, default False
-            Whether a record that is added changes no utility downwards.
+            Whether adding a record lowers no utility.
 
         Raises
         ------
@@ -204,13 +204,13 @@ class NoisyMax(IndexSelection):
         return self._checked(pt.switch(pt.any(chosen, axis=-1), log_p, -np.inf))
 
     def _from_the_top(self, statistic: TensorLike) -> tuple[TensorVariable, TensorVariable]:
-        """Return the utilities in units of the scale, counted from the largest, and this one."""
+        """Return utilities less the largest one, in units of the scale, and the largest one."""
         u = as_float(statistic)
         top = pt.sort(u, axis=-1)[..., -1]
         return (u - top[..., None]) / self.scale[..., None], top
 
     def _each(self, noise: TensorVariable, chosen: TensorVariable) -> TensorVariable:
-        """Log density of the noise of the chosen candidate, log probability of less of others."""
+        """Log density of the chosen candidate's noise, log distribution function of the others'."""
         above = noise > 0
         distance = pt.abs(noise)
         if self.noise == "laplace":
@@ -225,7 +225,7 @@ class NoisyMax(IndexSelection):
         """Log probability of a position, by Gauss-Legendre quadrature over the largest value."""
         x, w = _rule(_NODES)
         steps = np.arange(0.0, _FAR + _PANEL, _PANEL)
-        # Above the largest utility nothing has a kink.
+        # Above the largest utility the integrand has no kink.
         points = (steps[:-1, None] + _PANEL * x).ravel()
         weight = np.tile(_PANEL * w, len(steps) - 1)
         k = u.type.shape[-1]
@@ -242,7 +242,7 @@ class NoisyMax(IndexSelection):
             inside = pt.clip(ordered - second, -_FAR, 0.0)
             grid = pt.minimum(np.concatenate([-steps[:0:-1], steps]), -second)
             inside = pt.sort(pt.concatenate([inside, grid], axis=-1), axis=-1)
-            # Only the outer ends have a derivative that counts: they are written, not sorted.
+            # Only the outer ends contribute to the gradient: they are appended, not sorted.
             ends = pt.concatenate(
                 [-steps[-1] + 0.0 * second, inside, pt.minimum(steps[-1], -second)], axis=-1
             )
@@ -261,7 +261,7 @@ class NoisyMax(IndexSelection):
         return pt.log(pt.sum(size * pt.exp(log_terms - peak), axis=-1)) + peak[..., 0]
 
     def __repr__(self) -> str:
-        """As it is written."""
+        """Return the expression that builds it."""
         more: Any = ", value=True" if self.value else ""
         if self.noise == "laplace":
             return f"NoisyMax(LaplaceMechanism(scale={show(self.scale)}){more})"

@@ -154,10 +154,10 @@ class PrivateQuantile(Selection):
         """Log density of a quantile; see `Mechanism.logp`."""
         z, rate = as_float(value), self.rate[..., None]
         points, lengths, distance, target = self._intervals(statistic)
-        inside, end = points[..., 1:-1], pt.eq(z, self.upper)  # where clipped records end
+        inside, end = points[..., 1:-1], pt.eq(z, self.upper)  # where clipped records may lie
         below = pt.le(inside, z[..., None]) & ~(pt.eq(inside, z[..., None]) & end[..., None])
         distance_here = pt.abs(pt.sum(below, axis=-1) - target)
-        # Less the smallest of an interval that is not empty: the others are no more likely.
+        # Less the smallest distance of a nonempty interval, against underflow of all terms.
         smallest = pt.min(pt.switch(lengths > 0, distance, np.inf), axis=-1, keepdims=True)
         smallest = disconnected_grad(smallest)
         total = pt.sum(lengths * pt.exp(-rate * pt.maximum(distance - smallest, 0.0)), axis=-1)
@@ -165,7 +165,7 @@ class PrivateQuantile(Selection):
         return self._checked(pt.switch(self.attainable(z), log_p, -np.inf))
 
     def _intervals(self, statistic: TensorLike) -> tuple[TensorVariable, ...]:
-        """Return ends and lengths of the intervals, how far each is from the quantile, its rank."""
+        """Return ends and lengths of the intervals, their distances from a rank, and that rank."""
         x, lower, upper = as_float(statistic), self.lower[..., None], self.upper[..., None]
         records = pt.sort(pt.clip(x, lower, upper), axis=-1)
         like = pt.zeros_like(records[..., :1])

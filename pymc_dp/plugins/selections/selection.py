@@ -45,14 +45,14 @@ class IndexSelection(Selection):
 
     @property
     def log_concave(self) -> bool:
-        """See `Mechanism.log_concave`: whichever has the largest sum of a utility and noise.
+        """See `Mechanism.log_concave`: the candidate with the largest noisy utility is released.
 
-        The noise is log-concave, and that one is the largest is a convex condition.
+        The noise is log-concave, and the condition that one is the largest is convex.
         """
         return True
 
     def attainable(self, value: TensorLike) -> TensorVariable:
-        """See `Mechanism.attainable`; for what the number of candidates rules out `logp` is."""
+        """See `Mechanism.attainable`; `logp` rules out positions beyond the last candidate."""
         z = as_float(value)
         return (z >= 0) & pt.eq(z, pt.floor(z))
 
@@ -74,7 +74,7 @@ class IndexSelection(Selection):
 
 
 def is_at(index: TensorVariable, utilities: TensorVariable) -> TensorVariable:
-    """Whether a candidate is the one at an index, of any shape that broadcasts; none if no one."""
+    """Return, for each index, which candidate is at it; none if it is no position."""
     return pt.eq(index[..., None], pt.arange(utilities.shape[-1]))
 
 
@@ -92,8 +92,8 @@ class ExponentialMechanism(IndexSelection):
     It is the largest of :math:`u_j` with Gumbel noise of scale 1/r, too. The rate is
     :math:`r = \varepsilon / (2 \Delta)` for an :math:`\varepsilon`-differentially private choice
     by utilities that one record changes by at most :math:`\Delta` [1]_, and
-    :math:`r = \varepsilon / \Delta` where a record more changes none of them downwards (monotone
-    utilities, as counts).
+    :math:`r = \varepsilon / \Delta` where adding a record lowers none of them (monotone
+    utilities, such as counts).
 
     Parameters
     ----------
@@ -137,9 +137,9 @@ class ExponentialMechanism(IndexSelection):
         epsilon : array_like
             Privacy loss of a choice, > 0.
         sensitivity : array_like
-            What one record changes each utility by at most, > 0.
+            Largest change of a utility by one record, > 0.
         monotone : bool, default False
-            Whether a record that is added changes no utility downwards.
+            Whether adding a record lowers no utility.
 
         Raises
         ------
@@ -163,9 +163,9 @@ class ExponentialMechanism(IndexSelection):
         Parameters
         ----------
         sensitivity : array_like
-            What one record changes each utility by at most, > 0.
+            Largest change of a utility by one record, > 0.
         monotone : bool, default False
-            Whether a record that is added changes no utility downwards.
+            Whether adding a record lowers no utility.
 
         Raises
         ------
@@ -192,10 +192,10 @@ class ExponentialMechanism(IndexSelection):
         return self._checked(pt.switch(pt.any(chosen, axis=-1), log_p, -np.inf))
 
     def _scores(self, statistic: TensorLike) -> TensorVariable:
-        """Return the utilities times the rate, less the largest; no digits of these are lost."""
+        """Return the utilities times the rate, less the largest one, without loss of digits."""
         u = as_float(statistic)
         return self.rate[..., None] * (u - disconnected_grad(pt.max(u, axis=-1, keepdims=True)))
 
 
-# The conformance tests of mechanisms are of noise for each entry; selections have their own.
+# The conformance tests take noise for each entry; selections have their own tests.
 register_mechanism(ExponentialMechanism, examples=tuple)
