@@ -23,14 +23,9 @@ from pymc_dp.graphs.shapes import known_shape, of_nothing
 from pymc_dp.graphs.values import depends_on, is_random, known_value, nearest_rvs
 from pymc_dp.laws.no_records import value_of_nothing
 from pymc_dp.laws.one_value import marginal_release_rv
-from pymc_dp.mechanisms.base import (
-    Mechanism,
-    by_which_rule,
-    check_attainable,
-    is_published,
-    placed,
-    wrong_shape,
-)
+from pymc_dp.mechanisms.alignment import placed, wrong_shape
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.checks import by_which_rule, check_attainable, is_published
 from pymc_dp.mechanisms.release import (
     FeasibleMoments,
     FeasibleRegression,

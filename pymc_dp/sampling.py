@@ -19,7 +19,7 @@ from pymc_dp.graphs.stages import Stages
 from pymc_dp.ladder.collapse import gone_names, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.sum_law import APPROXIMATIONS, notes
-from pymc_dp.mechanisms.base import check_attainable
+from pymc_dp.mechanisms.checks import check_attainable
 from pymc_dp.reading.checks import check_transform, check_values
 from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.frozen import as_model

@@ -1,4 +1,4 @@
-"""The noise of mechanisms that release whole numbers, as a law of its own."""
+"""The law of a whole number plus a mechanism's whole-number noise."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pymc_dp.mechanisms.lattice import LARGEST, IntegerNoise
 class IntegerNoiseRV(SymbolicRandomVariable):
     """Random variable of a whole number plus the noise of a mechanism (location, noise scale).
 
-    The mechanism has the mathematics; a subclass names it. Its parameter is not validated here, and
-    may be random: this is no public noise but part of a model.
+    A subclass names the mechanism, which does the computing. Its parameter may be random, and is
+    not validated here: it belongs to a model, and is no public noise.
     """
 
     extended_signature = "[rng],[size],(),()->[rng],()"
@@ -48,11 +48,11 @@ class IntegerNoiseRV(SymbolicRandomVariable):
     def of_mechanism(cls, function: str, value, mu, scale):
         """Evaluate a function of the mechanism, and let the graph check the parameters."""
         scale = as_float(scale)
-        found = getattr(cls.noise.with_parameters(scale), function)(value, mu)
+        expression = getattr(cls.noise.with_parameters(scale), function)(value, mu)
         mu = as_float(mu)
         whole = pt.eq(mu, pt.round(mu)) & (pt.abs(mu) <= LARGEST)
         message = f"mu whole, 0 < {cls.noise.parameter_names[0]} < inf"
-        return check_parameters(found, whole, scale > 0, pt.lt(scale, np.inf), msg=message)
+        return check_parameters(expression, whole, scale > 0, pt.lt(scale, np.inf), msg=message)
 
 
 @_logprob.register(IntegerNoiseRV)

@@ -17,7 +17,7 @@ from pymc_dp.laws import row_sampler
 
 
 class KernelRV(RandomVariable):
-    """Random variable of numbers, given numbers: `draw` is a kernel of a generator and these."""
+    """Scalar random variable with scalar parameters; `draw(rng, *parameters)` is a kernel."""
 
     draw: ClassVar[Callable]
 

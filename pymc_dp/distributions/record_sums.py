@@ -94,20 +94,20 @@ class RecordSums(Distribution):
             raise ValueError(f"RecordSums: n={n.data} has to be >= 0, the numbers of records")
         if of is not None:
             x = pt.tensor(dtype=law.dtype, shape=(None,) * (law.type.ndim + 1))
-            found = of(x)
-            by_record = isinstance(found, TensorVariable) and all(
+            summand = of(x)
+            by_record = isinstance(summand, TensorVariable) and all(
                 isinstance(node.op, Elemwise) or x not in ancestors(node.outputs)
-                for node in toposort([found], blockers=[x])
+                for node in toposort([summand], blockers=[x])
             )
-            if not by_record or found.type.ndim != x.type.ndim:
+            if not by_record or summand.type.ndim != x.type.ndim:
                 raise TypeError(
                     "RecordSums: of= has to compute one value from each record, such as "
                     "of=lambda x: x.clip(0, 30); the sum over them is taken for you"
                 )
-            others = [
-                v for v in graph_inputs([found]) if v is not x and not isinstance(v, Constant)
+            variables = [
+                v for v in graph_inputs([summand]) if v is not x and not isinstance(v, Constant)
             ]
-            if others:
+            if variables:
                 raise TypeError(
                     "RecordSums: of= may use its argument and numbers only, no other variables: a "
                     "bound that is random, or pm.Data, can be no part of what is summed"

@@ -3,13 +3,7 @@
 from typing import Any
 
 from pymc_dp.graphs.registry import load, offered
-from pymc_dp.mechanisms.base import (
-    Mechanism,
-    MechanismExample,
-    mechanism_examples,
-    register_mechanism,
-    registered_mechanisms,
-)
+from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.binomial import BinomialMechanism
 from pymc_dp.mechanisms.custom import CustomMechanism
 from pymc_dp.mechanisms.discrete_gaussian import DiscreteGaussianMechanism
@@ -24,6 +18,12 @@ from pymc_dp.mechanisms.grids import (
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism
 from pymc_dp.mechanisms.random_rounding import RandomRounding
+from pymc_dp.mechanisms.registry import (
+    MechanismExample,
+    mechanism_examples,
+    register_mechanism,
+    registered_mechanisms,
+)
 from pymc_dp.mechanisms.suppressed import SuppressedMechanism, ThresholdedMechanism
 
 __all__ = [

@@ -57,12 +57,12 @@ def as_parameter(value: Any, *, mechanism: str, name: str) -> TensorVariable:
             )
     else:
         try:
-            own = held(value)
+            entries = held(value)
         except TypeError as error:
             raise TypeError(
                 f"{mechanism}: {name} must be a number, an array or a tensor, got {value!r}"
             ) from error
-        return as_number(own)
+        return as_number(entries)
     floatx = pytensor.config.floatX
     if isinstance(tensor, Constant):
         return as_number(tensor.data, tensor.name)
@@ -70,12 +70,12 @@ def as_parameter(value: Any, *, mechanism: str, name: str) -> TensorVariable:
 
 
 def as_number(value: Any, name: str | None = None) -> Number:
-    """Make a constant of numbers that keeps their labels, for `base.placed` to put in order."""
-    own = held(value)
-    data = np.asarray(own.numbers, dtype=pytensor.config.floatX)
+    """Make a constant of numbers with their labels, which `alignment.placed` puts in order."""
+    entries = held(value)
+    data = np.asarray(entries.numbers, dtype=pytensor.config.floatX)
     tensor = Number(TensorType(pytensor.config.floatX, data.shape), data, name)
-    if own.is_labelled:
-        tensor.tag.held = own
+    if entries.is_labelled:
+        tensor.tag.held = entries
     return tensor
 
 
@@ -95,7 +95,7 @@ def checked_parameter(
     value : tensor_like
         What the user wrote.
     good : callable
-        Which of some numbers are acceptable.
+        Returns which of the numbers it is given are acceptable.
     rule : str
         What a value must be.
     mechanism, name : str
@@ -144,7 +144,7 @@ def positive_argument(
         raise TypeError(
             f"{mechanism}: {name} must be a number or an array, got {value!r}"
         ) from error
-    if raw.dtype.kind == "b":  # numbers for numpy
+    if raw.dtype.kind == "b":  # NumPy converts booleans to numbers
         raise TypeError(f"{mechanism}: {name} must be a number or an array, got {value!r}")
     bound = ">= 0" if zero_ok else "> 0"
     rule = f"finite and {bound}" if np.isinf(below) else f"{bound} and < {below:g}"
@@ -175,9 +175,9 @@ def refuse_unless(
         raise ValueError(f"{mechanism}: {name} is empty. {instead}".rstrip())
     if np.all(good):
         return
-    where, at = first_bad(good)
+    where, place = first_bad(good)
     raise ValueError(
-        f"{mechanism}: {name} must be {rule}, got {np.asarray(values)[where]!s}{at}. "
+        f"{mechanism}: {name} must be {rule}, got {np.asarray(values)[where]!s}{place}. "
         f"{instead}".rstrip()
     )
 
@@ -210,7 +210,7 @@ def _random_variable_of(tensor: Variable) -> str | None:
     """Name of a random variable among the ancestors, or None."""
     nearest = None
     for variable in ancestors([tensor]):
-        # A random generator among the ancestors also gives away draws inside a Scan.
+        # Draws inside a Scan show by their random generator only.
         random = isinstance(variable.type, RandomType) or (
             variable.owner is not None and isinstance(variable.owner.op, RNGConsumerOp)
         )
@@ -277,11 +277,11 @@ def as_float(x: TensorLike) -> TensorVariable:
 
 
 def nan_outside_unit(expression: TensorVariable, p: TensorVariable) -> TensorVariable:
-    """Quantiles exist for probabilities in [0, 1] only."""
+    """Return the expression, and NaN where the probability p is not in [0, 1]."""
     return pt.switch((p >= 0) & (p <= 1), expression, np.nan)
 
 
 def just_met(p: TensorVariable) -> TensorVariable:
-    """Log of a probability; less what rounding may have cost one that counts as no less."""
+    """Log of a probability less rounding error: a computed log probability this large reaches p."""
     log_p = pt.log(p)
     return log_p - 4.0 * np.finfo(np.float64).eps * (1.0 + pt.abs(log_p))

@@ -1,10 +1,9 @@
-"""What every mechanism provides: the `Mechanism` protocol and its registry."""
+"""`Mechanism`: what every mechanism provides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -12,11 +11,9 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant
 
-from pymc_dp.graphs.held import Coords
-from pymc_dp.graphs.registry import Registry, import_offered
-from pymc_dp.graphs.shapes import may_broadcast
+from pymc_dp.graphs.registry import Registry
 from pymc_dp.graphs.values import known_value
-from pymc_dp.mechanisms.arguments import as_float, as_number, first_bad
+from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.html import html_table
 from pymc_dp.mechanisms.law import ReleaseLaw
 from pymc_dp.mechanisms.release import release_rv
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 
 
 POSTPROCESSED: Registry[str, Callable[..., Mechanism]] = Registry()
-"""What the method of a name returns; it cannot know what is built on its class."""
+"""Subclasses that methods of `Mechanism` return, by the name of the method."""
 
 
 class Mechanism(ReleaseLaw):
@@ -66,35 +63,35 @@ class Mechanism(ReleaseLaw):
     """
 
     is_channel: ClassVar[bool] = False
-    """Whether it reports categories, each changed at random, of one record each."""
+    """Whether each entry is the category of one record, changed at random."""
 
     @property
     def takes_whole(self) -> bool:
-        """Whether a statistic that is no whole number rules out releases that are."""
+        """Whether whole-number releases need a whole-number statistic."""
         return False
 
     @property
     def outcomes(self) -> np.ndarray | None:
-        """All values that can be published, where they are few; None if not."""
+        """All values that can be published, if they are few, else None."""
         return None
 
     @property
     def log_concave(self) -> bool:
         """Whether the probability of every release and interval is log-concave in the statistic.
 
-        Where it is known on whole numbers only, it is meant there. Noise that is added and has a
-        log-concave density or mass is. Exact draws rely on it, so it is False until a mechanism
-        says otherwise: all values of a count are then listed.
+        For a mechanism that takes whole numbers, log-concavity on the whole numbers is meant.
+        Additive noise with a log-concave density or mass has this property. Exact draws rely on
+        it; where it is False, the default, all values of a count are listed.
         """
         return False
 
     @property
     def has_gap(self) -> bool:
-        """Whether values between two that can be published cannot be, as they are withheld."""
+        """Whether values between two values that can be published are withheld."""
         return False
 
     def work(self, candidates: int) -> int:
-        """How many numbers a density goes through, of a statistic of this length.
+        """Return the number of terms in one density, for a statistic of this length.
 
         Parameters
         ----------
@@ -105,10 +102,10 @@ class Mechanism(ReleaseLaw):
 
     @property
     def rates(self) -> tuple[TensorVariable, TensorVariable] | None:
-        r"""Rate and precision :math:`(\lambda, \tau)` of noise that is added, None of other noise.
+        r"""Rate and precision :math:`(\lambda, \tau)` of additive noise; None for other noise.
 
-        Then :math:`\log \eta(z \mid s) = c - \lambda |z - s| - \tau (z - s)^2 / 2` where c does not
-        depend on s. There is one parameter, a scale b, and eta depends on (z - s) / b only.
+        The log density is :math:`c - \lambda |z - s| - \tau (z - s)^2 / 2`, where c does not depend
+        on s. The noise has one parameter, a scale b, and its law depends on (z - s) / b only.
         """
         return None
 
@@ -142,7 +139,7 @@ class Mechanism(ReleaseLaw):
         return cls(**fields)
 
     def wrong_parameter(self) -> str | None:
-        """Say which parameter has a value now that it must not have, as far as values are known.
+        """Name the first parameter with an invalid value, as far as values are known.
 
         `pm.set_data` may have changed them after the mechanism was built. Scales are finite and
         positive; a mechanism with parameters of another kind overrides this.
@@ -165,7 +162,7 @@ class Mechanism(ReleaseLaw):
     def attainable(self, value: TensorLike) -> TensorVariable:
         """Whether some statistic can lead to this release.
 
-        It is tried with `typical_statistic`.
+        The statistic that is tried is `typical_statistic`.
 
         Parameters
         ----------
@@ -177,8 +174,8 @@ class Mechanism(ReleaseLaw):
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
         """Return a statistic that can lead to this release, if any can.
 
-        It is the release itself, which is right for every additive noise. A mechanism that
-        releases values which are no statistic overrides this.
+        By default this is the release itself, which is right for additive noise. A mechanism
+        whose releases are on another scale than the statistic overrides this.
 
         Parameters
         ----------
@@ -337,22 +334,22 @@ class Mechanism(ReleaseLaw):
     ) -> SuppressedMechanism:
         """Return the mechanism whose release is afterwards withheld where a rule says so.
 
-        What is withheld is published as NaN: that it was is part of the likelihood. Each argument
-        is a reason of its own; see `SuppressedMechanism`.
+        A withheld entry is published as NaN, and the likelihood includes the probability of
+        withholding it. Each argument is a separate reason; see `SuppressedMechanism`.
 
         Parameters
         ----------
         below, above : tensor_like, optional
-            Withheld if the noisy value is strictly below the one or above the other; with
+            Withheld if the noisy value is strictly below `below` or strictly above `above`; with
             ``above < below``, if it lies strictly between the two.
         where : tensor_like of bool, optional
-            Entries that a public rule withholds, whatever they are.
+            Entries that a public rule withholds, whatever their values are.
         by : Mechanism, optional
-            A second noisy value of the same statistic, not published, decides.
+            Mechanism of a second, unpublished value of the same statistic, which decides.
         empty : bool, default False
             A statistic of zero is withheld for sure: groups without members have no row.
         sentinel : float, optional
-            What was printed where a value was withheld, if that is a number.
+            Number that was printed in the place of a withheld value, if any.
 
         Examples
         --------
@@ -364,7 +361,7 @@ class Mechanism(ReleaseLaw):
         return self._afterwards("suppressed", below, above, where, by, empty, sentinel)
 
     def thresholded(self, threshold: TensorLike) -> ThresholdedMechanism:
-        """Return the mechanism of which it is published only whether it reaches a threshold.
+        """Return the mechanism that publishes only whether the noisy value reaches a threshold.
 
         Parameters
         ----------
@@ -388,56 +385,24 @@ class Mechanism(ReleaseLaw):
         """Return headings and texts of `_repr_html_`."""
         if type(self).__repr__ is ReleaseLaw.__repr__:
             rows = list(self._shown().items())
-        else:  # its fields are not what its user wrote
+        else:  # its fields are not what the user wrote
             rows = [("written", repr(self))]
         for loss in ("epsilon", "rho", "delta"):
-            # Staircase noise has its loss as a parameter; a Gaussian's delta is one of an epsilon.
-            of: Any = getattr(self, loss, None)
-            takes = set(signature(of).parameters) if callable(of) else {loss}
+            # Staircase noise has epsilon as a parameter. A loss that needs another argument than
+            # the sensitivity, such as a Gaussian's delta, is left out.
+            quantity: Any = getattr(self, loss, None)
+            takes = set(signature(quantity).parameters) if callable(quantity) else {loss}
             if takes - {"sensitivity", "monotone"}:
                 continue
-            at, when = ([1.0], " at sensitivity 1") if takes else ([], "")
+            arguments, when = ([1.0], " at sensitivity 1") if takes else ([], "")
             with suppress(ValueError):  # a parameter is symbolic
-                found = np.array2string(np.asarray(of(*at)), precision=4, threshold=8)
-                rows.append((f"{loss}{when}", found))
+                text = np.array2string(np.asarray(quantity(*arguments)), precision=4, threshold=8)
+                rows.append((f"{loss}{when}", text))
         return rows
 
     def _afterwards(self, how: str, *arguments: Any) -> Any:
-        """Return the mechanism of what is done to the release; see `POSTPROCESSED`."""
+        """Return the mechanism with a step after the release; see `POSTPROCESSED`."""
         return POSTPROCESSED[how](self, *arguments)
-
-
-# --- Registry -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class MechanismExample:
-    """An instance that the conformance tests run on.
-
-    Parameters
-    ----------
-    mechanism : Mechanism
-        Instance with scalar parameters.
-    statistic : float, default 0
-        Scalar statistic to condition on.
-    pieces : sequence of float
-        Increasing break points of the density: it is smooth between neighbours, and less than
-        1e-12 of its mass lies outside. Empty if the release is discrete.
-    atoms : sequence of float
-        Values with positive mass, in increasing order: all of them but for less than 1e-12 of
-        the mass.
-    smooth_in_statistic : bool, default True
-        Whether the log density may be differentiated in the statistic.
-    """
-
-    mechanism: Mechanism
-    statistic: float = 0.0
-    pieces: Sequence[float] | np.ndarray = ()
-    atoms: Sequence[float] | np.ndarray = ()
-    smooth_in_statistic: bool = True
-
-
-MECHANISMS: Registry[type[Mechanism], Callable[[], Sequence[MechanismExample]]] = Registry()
 
 
 def has_continuous_rates(mechanism: Mechanism) -> bool:
@@ -452,152 +417,10 @@ def has_kink(mechanism: Mechanism) -> bool:
     return isinstance(tau, Constant) and not np.any(tau.data)
 
 
-def register_mechanism(
-    cls: type[Mechanism],
-    *,
-    examples: Callable[[], Sequence[MechanismExample]],
-    how: str | None = None,
-) -> None:
-    """Register a mechanism class with the examples that its conformance tests run on.
-
-    Parameters
-    ----------
-    cls : type
-        Subclass of `Mechanism`.
-    examples : callable
-        Returns the examples. It is called by the tests only, so importing stays cheap.
-    how : str, optional
-        Method of `Mechanism` that returns one, of what is done to a release.
-    """
-    if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
-        raise TypeError(f"only subclasses of Mechanism can be registered, got {cls!r}")
-    MECHANISMS.add(examples, cls)
-    if how is not None:
-        POSTPROCESSED.add(cls, how)
-
-
-def registered_mechanisms() -> tuple[type[Mechanism], ...]:
-    """Return the registered mechanism classes, those of plugins last."""
-    import_offered()
-    return tuple(MECHANISMS)
-
-
-def mechanism_examples() -> Iterator[MechanismExample]:
-    """Yield the examples of every registered mechanism."""
-    for cls in registered_mechanisms():
-        yield from MECHANISMS[cls]()
-
-
 def wrong_scales(mechanism: Mechanism, names: Sequence[str]) -> str | None:
-    """Say which of these parameters is not finite and positive now, as far as values are known."""
+    """Name the first of the parameters that is not finite and positive, if values are known."""
     for name in names:
         value = known_value(getattr(mechanism, name))
         if value is not None and not np.all((value > 0) & np.isfinite(value)):
             return f"{name}={value} is not finite and positive"
     return None
-
-
-def wrong_shape(
-    mechanism: Mechanism, shape: tuple[int | None, ...], axes: int = 0
-) -> tuple[int | None, ...] | None:
-    """Return the shape of a parameter that does not broadcast against this one, if any.
-
-    The last `axes` of the shape are of one release.
-    """
-    shape = shape[: len(shape) - axes]
-    for parameter in mechanism.parameters:
-        known = known_value(parameter)
-        own = parameter.type.shape if known is None else known.shape
-        if not may_broadcast(own, shape):
-            return own
-    return None
-
-
-def placed(
-    mechanism: Mechanism,
-    dims: Sequence[str | None] | None,
-    coords: Coords,
-    name: str,
-    labels: Sequence[tuple | None] = (),
-) -> Mechanism:
-    """Put parameters that have labels, as a pandas Series does, in the order of a release's.
-
-    Of an axis that coords do not label, that is the order of the published value's `labels`, or of
-    the first parameter that has some.
-    """
-    if not any(hasattr(parameter.tag, "held") for parameter in mechanism.parameters):
-        return mechanism
-    most = max(len(dims or ()), *(parameter.type.ndim for parameter in mechanism.parameters))
-    like = [*[None] * (most - len(labels)), *labels]
-
-    def entries(parameter: TensorVariable) -> TensorVariable:
-        if not hasattr(parameter.tag, "held"):
-            return parameter
-        own = parameter.tag.held.placed(dims, coords, like)
-        for axis, these in enumerate(reversed(own.labels), 1):
-            if like[-axis] is None and these is not None and len(these) > 1:
-                like[-axis] = these
-        return as_number(own)
-
-    try:
-        return mechanism.with_parameters(*map(entries, mechanism.parameters))
-    except ValueError as error:
-        raise ValueError(f"{name!r}: a noise parameter of {mechanism!r} {error}") from None
-
-
-def reordered(mechanism: Mechanism, at: Sequence[Sequence[int] | None]) -> Mechanism:
-    """Take the entries of the parameters at these positions of each axis of a release."""
-
-    def entries(parameter: TensorVariable) -> TensorVariable:
-        now = known_value(parameter)
-        shape = parameter.type.shape if now is None else now.shape
-        moved = parameter
-        for axis, index in enumerate(at[len(at) - len(shape) :]):
-            if index is not None and shape[axis] != 1:
-                moved = moved.take(index, axis)
-        if moved is not parameter and isinstance(parameter, Constant):
-            return as_number(known_value(moved))
-        return moved
-
-    return mechanism.with_parameters(*map(entries, mechanism.parameters))
-
-
-def is_published(mechanism: Mechanism, value: np.ndarray) -> np.ndarray:
-    """Return which entries are numbers, or withheld by a mechanism that withholds."""
-    value = np.asarray(value, "float64")
-    good = np.isfinite(value)
-    if mechanism.withholds and not good.all():
-        withheld = known_value(mechanism.is_withheld(value))
-        good |= True if withheld is None else withheld
-    return good
-
-
-def by_which_rule(mechanism: Mechanism) -> str:
-    """Say what to write where entries were withheld and the mechanism does not withhold."""
-    return (
-        f"say by which rule, which tells of the statistic, too: "
-        f"{mechanism!r}.suppressed(below=threshold), or where= for a rule that does not look at "
-        f"the values"
-    )
-
-
-def check_attainable(
-    name: str, mechanism: Mechanism, observed, statistic: TensorVariable | None = None
-) -> None:
-    """Refuse a value that the mechanism cannot publish, whatever the statistic is.
-
-    Of a `statistic` that is given, the shape counts.
-    """
-    value = None if observed is None else known_value(pt.as_tensor(observed))
-    if value is None:
-        return
-    if statistic is not None and mechanism.statistic_ndim:
-        mechanism.check_released(name, value, statistic.type.shape[-1])
-    attainable = known_value(mechanism.attainable(value))
-    if attainable is not None and not np.all(attainable):
-        where, at = first_bad(attainable)
-        bad = np.broadcast_to(value, attainable.shape)[where]
-        raise ValueError(
-            f"{name!r}: {mechanism!r} cannot publish {bad}{at}: "
-            f"{mechanism.why_unattainable(float(bad))}"
-        )

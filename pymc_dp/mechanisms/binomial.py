@@ -16,8 +16,9 @@ from pymc_dp.mechanisms.arguments import (
     as_float,
     positive_parameter,
 )
-from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
+from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.lattice import not_whole, whole_parameter
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.response_count import CountInterval, CountQuantile
 
 if TYPE_CHECKING:

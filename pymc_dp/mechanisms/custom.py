@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
-_TRIED, _CELLS, _SEED = 20_000, 32, 20_061_209
-_LEAST = 1e-7  # so many of the right pairs of functions would be refused
-_OFF = 2e-3  # error of the quadrature, beside that of the draws
+_DRAWS, _CELLS, _SEED = 20_000, 32, 20_061_209
+_SMALLEST_P = 1e-7  # p-value of the test: this share of correct pairs is refused
+_QUADRATURE_ERROR = 2e-3  # relative error of the quadrature
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
-_FEW = 100  # values that are listed
+_MOST_OUTCOMES = 100  # values that are listed
 
 
 class CustomMechanism(Mechanism):
@@ -36,8 +36,8 @@ class CustomMechanism(Mechanism):
     ==================  ====================================================================
     `logcdf`            `.clipped`, `.rounded`, `.suppressed` and their like: probabilities of
                         intervals
-    `log_concave`       counts summed out or drawn exactly, however many; else a single
-                        binomial count of at most 100,000 is, others are sampled by Metropolis
+    `log_concave`       counts of any size are summed out or drawn exactly; without it only a
+                        single binomial count of at most 100,000 is, and Metropolis samples others
     `rates`             noise of Laplace's or Gauss's shape: tables of counts, compiled chains of
                         Normal records, regressions, marginals of bounded records
     `icdf`              quasi-Monte Carlo of the neural routes
@@ -119,10 +119,10 @@ class CustomMechanism(Mechanism):
         self._discrete, self._concave = discrete, log_concave
         self._rates = None if rates is None else _pair("rates", rates)
         self._support = None if support is None else _pair("support", support)
-        # Of noise that is added, in units of the stated one: what has `rates` has one scale.
+        # Noise with `rates` has one parameter, a scale: here in units of the stated noise.
         self.scale = as_parameter(1.0, mechanism="CustomMechanism", name="scale")
         vars(self)["parameter_names"] = () if rates is None else ("scale",)
-        _try(self, [float(s) for s in tried_at])
+        _compare(self, [float(s) for s in tried_at])
 
     @property
     def reads_outside(self) -> bool:
@@ -141,13 +141,13 @@ class CustomMechanism(Mechanism):
 
     @property
     def takes_whole(self) -> bool:
-        """Of whole-number noise that is added."""
+        """Whether whole-number noise is added."""
         return self._discrete and self._rates is not None
 
     @property
     def outcomes(self) -> np.ndarray | None:
         """The whole numbers of the support, where they are few."""
-        if not self._discrete or self._support is None or np.ptp(self._support) > _FEW:
+        if not self._discrete or self._support is None or np.ptp(self._support) > _MOST_OUTCOMES:
             return None
         return np.arange(np.ceil(self._support[0]), np.floor(self._support[1]) + 1)
 
@@ -191,10 +191,10 @@ class CustomMechanism(Mechanism):
         value = as_float(value)
         possible = self.attainable(value)
         z, s = pt.switch(possible, value, 0.0), as_float(statistic)
-        found = pt.as_tensor_variable(self._functions["logp"](z / self.scale, s / self.scale))
+        log_density = pt.as_tensor_variable(self._functions["logp"](z / self.scale, s / self.scale))
         if not self._discrete:
-            found = found - pt.log(self.scale)
-        return pt.switch(possible, found, -np.inf)
+            log_density = log_density - pt.log(self.scale)
+        return pt.switch(possible, log_density, -np.inf)
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
@@ -219,8 +219,10 @@ class CustomMechanism(Mechanism):
             )
         infinite = pt.isinf(value)
         z = pt.switch(infinite, 0.0, value) / self.scale
-        found = pt.as_tensor_variable(self._functions["logcdf"](z, statistic / self.scale))
-        return pt.switch(infinite, pt.switch(value > 0, 0.0, -np.inf), found)
+        log_probability = pt.as_tensor_variable(
+            self._functions["logcdf"](z, statistic / self.scale)
+        )
+        return pt.switch(infinite, pt.switch(value > 0, 0.0, -np.inf), log_probability)
 
     def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Quantile function, as it was stated."""
@@ -254,23 +256,23 @@ def _pair(name: str, value: Any) -> tuple[float, float]:
 # --- Draws and density are compared -------------------------------------------------------------
 
 
-def _try(mechanism: CustomMechanism, statistics: list[float]) -> None:
+def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
     """Refuse functions that contradict each other, at some statistics."""
     z = pt.vector("z")
     for s in statistics:
         where = f"CustomMechanism: at the statistic {s:g}"
         try:
             drawn = mechanism._functions["random"](
-                np.full(_TRIED, s), rng=np.random.default_rng(_SEED), size=(_TRIED,)
+                np.full(_DRAWS, s), rng=np.random.default_rng(_SEED), size=(_DRAWS,)
             )
         except TypeError as error:
             raise TypeError(
                 f"{where}, random(statistic, rng=rng, size=size) ended in {error}"
             ) from error
         draws = np.asarray(drawn, "float64")
-        if draws.shape != (_TRIED,) or not np.isfinite(draws).all():
+        if draws.shape != (_DRAWS,) or not np.isfinite(draws).all():
             raise ValueError(
-                f"{where}, random(statistic, rng=rng, size=({_TRIED},)) gave {draws.shape} "
+                f"{where}, random(statistic, rng=rng, size=({_DRAWS},)) gave {draws.shape} "
                 f"numbers, or some that are not finite: write rng.laplace(statistic, b, size)"
             )
         if len(np.unique(draws)) == 1:
@@ -282,25 +284,29 @@ def _try(mechanism: CustomMechanism, statistics: list[float]) -> None:
         if graph.type.ndim != 1:
             raise TypeError(f"{where}, logp of a vector of values is no vector: {graph.type}")
         log_density = pytensor.function([z], graph, mode=PLAIN_MODE)
-        found = log_density(draws)
-        if not np.all(found > -np.inf):
-            bad = draws[~(found > -np.inf)][0]
+        log_densities = log_density(draws)
+        impossible = ~(log_densities > -np.inf)
+        if np.any(impossible):
+            bad = draws[impossible][0]
             raise ValueError(
-                f"{where}, random gave {bad:.6g}, of which logp is {found[~(found > -np.inf)][0]}: "
-                f"write one law in both, or tried_at=(...) if the statistic cannot be {s:g}"
+                f"{where}, random gave {bad:.6g}, of which logp is "
+                f"{log_densities[impossible][0]}: write one law in both, or tried_at=(...) if "
+                f"the statistic cannot be {s:g}"
             )
         of_cells = _listed if mechanism.is_discrete else _integrated
         counts, masses = of_cells(draws, lambda x, f=log_density: np.exp(f(np.ravel(x))))
         total = masses.sum()
-        if total > 1 + _OFF or total < 1 - 20 / _TRIED:
+        if total > 1 + _QUADRATURE_ERROR or total < 1 - 20 / _DRAWS:
             raise ValueError(
                 f"{where}, the density has mass {total:.5g} where random draws, not 1: normalise it"
             )
         masses = np.append(masses, max(1 - total, 0.0)) / max(total, 1.0)
         expected = counts.sum() * masses
         excess = np.append(counts, 0) - expected
-        chi2 = (excess**2 / np.maximum(expected + (_OFF * counts.sum() * masses) ** 2, 1.0)).sum()
-        if scipy.stats.chi2.sf(chi2, len(counts)) < _LEAST:
+        chi2 = (
+            excess**2 / np.maximum(expected + (_QUADRATURE_ERROR * counts.sum() * masses) ** 2, 1.0)
+        ).sum()
+        if scipy.stats.chi2.sf(chi2, len(counts)) < _SMALLEST_P:
             worst = int(np.argmax(np.abs(excess[:-1])))
             raise ValueError(
                 f"{where}, random and logp are of different laws: of {counts.sum()} draws "
@@ -309,38 +315,39 @@ def _try(mechanism: CustomMechanism, statistics: list[float]) -> None:
             )
         if mechanism._rates is not None:
             lam, tau = mechanism._rates
-            rest = found + lam * np.abs(draws - s) + 0.5 * tau * (draws - s) ** 2
-            if np.ptp(rest) > 1e-6 * (1 + np.abs(found).max()):
+            rest = log_densities + lam * np.abs(draws - s) + 0.5 * tau * (draws - s) ** 2
+            if np.ptp(rest) > 1e-6 * (1 + np.abs(log_densities).max()):
                 raise ValueError(
                     f"{where}, rates=({lam:g}, {tau:g}) are not those of logp: they say that logp "
                     f"is c - lambda |z - s| - tau (z - s)^2 / 2"
                 )
-        _try_others(mechanism, s, draws, where)
+        _compare_optional(mechanism, s, draws, where)
 
 
-def _try_others(mechanism: CustomMechanism, s: float, draws: np.ndarray, where: str) -> None:
+def _compare_optional(mechanism: CustomMechanism, s: float, draws: np.ndarray, where: str) -> None:
     """Refuse a distribution function, quantiles and a log-concavity that contradict the rest."""
     levels = np.linspace(0.1, 0.9, 9)
-    at = np.quantile(draws, levels, method="lower")
-    error = 6 * np.sqrt(0.25 / _TRIED) + _OFF
+    values = np.quantile(draws, levels, method="lower")
+    error = 6 * np.sqrt(0.25 / _DRAWS) + _QUADRATURE_ERROR
     if mechanism._functions["logcdf"] is not None:
-        found = np.exp(mechanism.logcdf(at, s).eval(mode=PLAIN_MODE))
-        share = (draws[:, None] <= at).mean(axis=0)
-        if not np.all(np.abs(found - share) < error):
-            worst = int(np.argmax(np.abs(found - share)))
+        stated = np.exp(mechanism.logcdf(values, s).eval(mode=PLAIN_MODE))
+        share = (draws[:, None] <= values).mean(axis=0)
+        if not np.all(np.abs(stated - share) < error):
+            worst = int(np.argmax(np.abs(stated - share)))
             raise ValueError(
                 f"{where}, logcdf is that of another law: {share[worst]:.3f} of random draws are "
-                f"up to {at[worst]:.6g}, where it makes it {found[worst]:.3f}"
+                f"up to {values[worst]:.6g}, where it makes it {stated[worst]:.3f}"
             )
     if mechanism._functions["icdf"] is not None:
-        found = mechanism.icdf(levels, s).eval(mode=PLAIN_MODE)
-        below, up_to = (draws[:, None] < found).mean(axis=0), (draws[:, None] <= found).mean(axis=0)
+        quantiles = mechanism.icdf(levels, s).eval(mode=PLAIN_MODE)
+        below = (draws[:, None] < quantiles).mean(axis=0)
+        up_to = (draws[:, None] <= quantiles).mean(axis=0)
         if not np.all((below < levels + error) & (up_to > levels - error)):
             raise ValueError(f"{where}, icdf is that of another law than random")
     if mechanism.log_concave:
-        step = np.ceil(np.std(at) / 4) if mechanism.is_discrete else np.std(at) / 4
-        others = s + step * np.arange(-20.0, 21.0)
-        log_density = mechanism.logp(at[:, None], others).eval(mode=PLAIN_MODE)
+        step = np.ceil(np.std(values) / 4) if mechanism.is_discrete else np.std(values) / 4
+        statistics = s + step * np.arange(-20.0, 21.0)
+        log_density = mechanism.logp(values[:, None], statistics).eval(mode=PLAIN_MODE)
         with np.errstate(invalid="ignore"):
             bend = log_density[:, 2:] + log_density[:, :-2] - 2 * log_density[:, 1:-1]
             bent = bend > 1e-7 * (1 + np.abs(log_density[:, 1:-1]))
@@ -348,24 +355,25 @@ def _try_others(mechanism: CustomMechanism, s: float, draws: np.ndarray, where: 
             i, k = np.argwhere(bent)[0]
             raise ValueError(
                 f"CustomMechanism: log_concave=True is not so: in the statistic, logp of the value "
-                f"{at[i]:.6g} bends upwards around {others[k + 1]:.6g}. Leave log_concave= out"
+                f"{values[i]:.6g} bends upwards around {statistics[k + 1]:.6g}. Leave log_concave= "
+                f"out"
             )
 
 
 def _listed(draws: np.ndarray, density: Callable) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many draws fell into cells of whole numbers, and the masses of these."""
-    chosen, counted = np.split(draws, 2)  # those that are counted do not choose the cells
+    """Return how many draws fell into cells of whole numbers, and the masses of the cells."""
+    chosen, counted = np.split(draws, 2)  # one half chooses the cells, the other half is counted
     values, width = np.unique(draws), np.ptp(draws)
-    if width < 100 * _TRIED:
+    if width < 100 * _DRAWS:
         values = np.arange(values[0] - width, values[-1] + width + 1)
     edges = np.unique(np.quantile(chosen, np.linspace(0, 1, _CELLS), method="nearest"))
-    edges = np.append(edges[0] - 1, edges)  # what is below all draws has a cell of its own
+    edges = np.append(edges[0] - 1, edges)  # a first cell below all draws
     masses = np.bincount(np.searchsorted(edges, values), density(values), len(edges) + 1)
     return np.bincount(np.searchsorted(edges, counted), minlength=len(edges) + 1), masses
 
 
 def _integrated(draws: np.ndarray, density: Callable) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many draws fell into cells and on atoms, and the masses of these."""
+    """Return how many draws fell into cells and on atoms, and the masses of both."""
     values, times = np.unique(draws, return_counts=True)
     atoms = values[times > 1]
     chosen, counted = (half[~np.isin(half, atoms)] for half in np.split(draws, 2))

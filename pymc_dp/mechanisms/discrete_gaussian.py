@@ -16,8 +16,8 @@ from pytensor.tensor.random.op import RandomVariable
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.kernels import njit, version_of
 from pymc_dp.kernels.draws import discrete_gaussian as kernels
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import IntegerNoise
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import GaussianNoise, decreasing_root
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ class DiscreteGaussianMechanism(GaussianNoise, IntegerNoise):
 
     @classmethod
     def _scale_of_accuracy(cls, accuracy: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-        # The greatest noise that does not reach the accuracy. The mass at 0 is at most that of a
-        # density, and the law is sub-Gaussian.
+        # The greatest noise below the accuracy. The root is bracketed: the law is sub-Gaussian, and
+        # its mass at 0 is at most the Gaussian density there.
         most = np.floor(accuracy) - 1.0
 
         def excess(sigma: np.ndarray) -> np.ndarray:

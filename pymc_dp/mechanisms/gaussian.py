@@ -12,7 +12,7 @@ from scipy import special
 
 from pymc_dp.graphs.held import labelled_like
 from pymc_dp.mechanisms.arguments import as_float
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import (
     GaussianNoise,
     SymmetricNoise,

@@ -10,8 +10,8 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_dp.mechanisms.arguments import just_met
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.lattice import IntegerNoise
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import LaplaceNoise, decreasing_root
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ENDLESS = np.float64(1e150)
 """Stands for an infinite end, in units of the scale: its square is finite."""
-_MOST_NOISE = 2.0**62
+_MOST_NOISE = 2.0**62  # the difference of two draws fits int64
 
 
 @dataclass(frozen=True, eq=False, repr=False)

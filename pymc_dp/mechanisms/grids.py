@@ -11,11 +11,11 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_dp.mechanisms.arguments import as_float, as_integer, just_met
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.geometric import GeometricMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import PostProcessed, next_to
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 
 if TYPE_CHECKING:
     from pytensor.graph.basic import Variable
@@ -26,7 +26,7 @@ _MAX_DIGITS = 22  # 10.0**22 is the largest power of ten that a double holds exa
 
 
 def _slack(index: TensorVariable) -> TensorVariable:
-    """Return what the rounding of a product may have cost a whole number."""
+    """Return the rounding error that a product near a whole number may have."""
     return pt.minimum(1e-9 + 1e-15 * pt.abs(index), 0.25)
 
 
@@ -45,7 +45,7 @@ class OntoGrid(PostProcessed):
     base: float | None
 
     _power: float
-    """The step, or what it divides one into if it is `_fine`: a power of ten, which is exact."""
+    """The step or, if `_fine`, its inverse: a power of ten, which is exact as a double."""
     _fine: ClassVar[bool] = False
 
     def _keep_base(self) -> None:
@@ -92,7 +92,7 @@ class OntoGrid(PostProcessed):
         on_grid = (pt.abs(index - nearest) <= tolerance) & ~pt.isinf(index)
         nearest = pt.switch(on_grid, nearest, 0.0)
         mass = self._log_cells(nearest, nearest, statistic)
-        return self._of_published(value, pt.switch(on_grid, mass, -np.inf), statistic)
+        return self._log_published(value, pt.switch(on_grid, mass, -np.inf), statistic)
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
@@ -135,8 +135,8 @@ class OntoGrid(PostProcessed):
         lower = self._from_index(self._cell(first)[0])
         upper = self._from_index(self._cell(last)[1])
         if self.inner.is_discrete or isinstance(self.inner, PostProcessed):
-            # `inner` can fall on the border of two cells: it counts here if it goes here.
-            # Division is correctly rounded, so the border is the very double that it releases.
+            # `inner` can fall on the border of two cells, which belongs to the cell it is moved to.
+            # Division is correctly rounded: the border is exactly the double that it releases.
             goes = [self._whole(self._to_index(end)) for end in (lower, upper)]
             lower = pt.switch(pt.lt(goes[0], first), next_to(lower, self.inner, 1.0), lower)
             upper = pt.switch(pt.gt(goes[1], last), next_to(upper, self.inner, -1.0), upper)
@@ -246,7 +246,7 @@ class _OneWay(OntoGrid):
 
     _how: ClassVar[str]
     _side: ClassVar[Callable]
-    """On which side of a multiple lies what goes there: 1 for above, -1 below, 0 for both."""
+    """Side of a multiple on which the values moved to it lie: 1 above, -1 below, 0 both."""
 
     def __post_init__(self) -> None:
         """Validate the base."""

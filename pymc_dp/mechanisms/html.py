@@ -20,11 +20,13 @@ def html_table(title: str, rows: Iterable[Sequence[str]], columns: Sequence[str]
     """
 
     def line(cells: Sequence[str], headings: int) -> str:
-        # Jupyter sets cells to the right; what is wrapped by hand stays so.
+        # Jupyter aligns cells to the right, and would join lines.
         style = "text-align: left; white-space: pre-wrap"
         tags = ["th" if i < headings else "td" for i in range(len(cells))]
-        own = (f'<{t} style="{style}">{escape(c)}</{t}>' for t, c in zip(tags, cells, strict=True))
-        return f"<tr>{''.join(own)}</tr>"
+        tagged = (
+            f'<{t} style="{style}">{escape(c)}</{t}>' for t, c in zip(tags, cells, strict=True)
+        )
+        return f"<tr>{''.join(tagged)}</tr>"
 
     head = f"<thead>{line(columns, len(columns))}</thead>" if columns else ""
     body = "".join(line(row, 0 if columns else 1) for row in rows)

@@ -10,7 +10,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_dp.mechanisms.arguments import as_float
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import (
     LaplaceNoise,
     SymmetricNoise,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LARGEST = 2.0**53
 """Up to here a double holds every whole number."""
-_ROUNDING = 2.0**-44  # of arithmetic, relative
+_ROUNDING = 2.0**-44  # relative rounding error of a statistic
 
 
 class IntegerNoise(Mechanism):
@@ -107,7 +107,7 @@ class IntegerNoise(Mechanism):
         return self._checked(as_float(statistic) + self._noise_quantile(inside))
 
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
-        """Return the nearest whole number; none where doubles do not hold all of them."""
+        """Return the nearest whole number; NaN where doubles do not hold every whole number."""
         value = as_float(value)
         return pt.switch(pt.abs(value) <= LARGEST, pt.round(value), np.nan)
 
@@ -123,9 +123,9 @@ class IntegerNoise(Mechanism):
 
 
 def _snapped(statistic: TensorLike) -> TensorVariable:
-    """Return a statistic, as the whole number that it misses only by rounding: 49 * (1 / 49) is 1.
+    """Return the statistic, at the whole number that it misses by rounding: 49 * (1 / 49) is 1.
 
-    Else what could have been released would not be, in one order of the arithmetic.
+    Otherwise the order of the arithmetic would decide whether a release is possible.
     """
     s = as_float(statistic)
     off = pt.round(s) - s
@@ -140,7 +140,7 @@ def whole_parameter(value: Any, *, least: int, **texts: str) -> TensorVariable:
 
 
 def not_whole(name: str, parameter: TensorVariable, least: int) -> str | None:
-    """Say of a parameter that it is not whole or below `least`, as far as values are known."""
+    """Say that a parameter is not whole, or below `least`, as far as its value is known."""
     value = known_value(parameter)
     if value is None or np.all(_is_whole(value, least)):
         return None

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 
-_OTHERS = ("Binomial", "Exponential", "Geometric", "StudentT", "Uniform")
-"""Names that are taken: laws of PyMC with other arguments."""
+_TAKEN_NAMES = ("Binomial", "Exponential", "Geometric", "StudentT", "Uniform")
+"""Names of PyMC distributions, whose arguments differ: a printed model shows the full name."""
 
 
 class ReleaseLaw(ABC):
@@ -29,11 +29,11 @@ class ReleaseLaw(ABC):
     """Fields that hold the noise parameters, in the order of `parameters`."""
 
     statistic_ndim: ClassVar[int] = 0
-    """Last axes of the statistic that one release is made of; 0 of noise for each entry."""
+    """Number of last axes of the statistic that one draw is made of; 0 for noise of each entry."""
 
     @property
     def release_ndim(self) -> int:
-        """Last axes of the release that are one draw."""
+        """Number of last axes of the release that are one draw."""
         return 0
 
     @property
@@ -53,7 +53,7 @@ class ReleaseLaw(ABC):
 
     @property
     def reads_outside(self) -> bool:
-        """Whether the law is written in functions of a user's, which may read what changes."""
+        """Whether the law calls a user's functions, which may read values that change."""
         parts = (part for part in vars(self).values() if isinstance(part, ReleaseLaw))
         ours = type(self).__module__.startswith(f"{__package__}.")
         return not ours or any(part.reads_outside for part in parts)
@@ -98,11 +98,11 @@ class ReleaseLaw(ABC):
 
     @classmethod
     def _arguments(cls, **values: Any) -> list[np.ndarray]:
-        """Validate some that are finite and positive, by name."""
+        """Validate numbers that must be finite and positive, by name."""
         return [cls._argument(name, value) for name, value in values.items()]
 
     def _value(self, name: str) -> np.ndarray:
-        """Value of a parameter for such a calculation."""
+        """Value of a parameter for a privacy calculation."""
         return required_value(getattr(self, name), mechanism=type(self).__name__, name=name)
 
     def _rebuilt(self, **fields: Any) -> Self:
@@ -149,7 +149,7 @@ class ReleaseLaw(ABC):
         TensorVariable
             Of the shape to which the value, the statistic and the parameters broadcast.
         """
-        return self.log_interval(value, value, statistic)  # of a release with atoms only
+        return self.log_interval(value, value, statistic)  # if every release is an atom
 
     @abstractmethod
     def log_interval(
@@ -199,7 +199,7 @@ class ReleaseLaw(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no quantile function")
 
     def support_point(self, statistic: TensorLike) -> TensorVariable:
-        """Return a release that is possible, where a free one may start.
+        """Return a possible release, the initial value of an unobserved one.
 
         Parameters
         ----------
@@ -219,12 +219,12 @@ class ReleaseLaw(ABC):
 
     def _shown(self) -> dict[str, str]:
         """Return the values of fields, or parameters, as text; see `__repr__`."""
-        own = [field.name for field in fields(self)] if is_dataclass(self) else ()
-        return {name: show(getattr(self, name)) for name in own or self.parameter_names}
+        names = [field.name for field in fields(self)] if is_dataclass(self) else ()
+        return {name: show(getattr(self, name)) for name in names or self.parameter_names}
 
     @property
     def label(self) -> str:
         """Name of the law where a model is printed."""
-        own = type(self).__name__
-        short = own.removesuffix("Mechanism")
-        return own if short in _OTHERS else short
+        name = type(self).__name__
+        short = name.removesuffix("Mechanism")
+        return name if short in _TAKEN_NAMES else short

@@ -1,4 +1,4 @@
-"""Releases that the curator changed before publishing them; here those that were clipped."""
+"""Steps after a release: their base class, and clipping."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, show
-from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
+from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 
 if TYPE_CHECKING:
     from pytensor.graph.basic import Variable
@@ -38,42 +39,42 @@ class PostProcessed(Mechanism):
             )
         if getattr(self.inner, "sentinel", None) is not None:
             raise ValueError(
-                f"{type(self).__name__}: {self.inner!r} prints a sentinel, which what is done to "
-                f"the release afterwards might make of a value as well: leave sentinel= out, and "
+                f"{type(self).__name__}: {self.inner!r} prints a sentinel, and this step might "
+                f"turn another value into the same number: leave sentinel= out, and "
                 f"write NaN where a value was withheld"
             )
         for part in (self.inner, getattr(self, "by", None)):
             if isinstance(part, Mechanism) and part.statistic_ndim:
                 raise TypeError(
                     f"{type(self).__name__}: {part!r} makes one release of all its statistic, "
-                    f"which is neither rounded, clipped nor withheld afterwards: leave that out"
+                    f"which cannot be rounded, clipped or withheld: leave this step out"
                 )
 
     @property
     def spacing(self) -> float | None:
-        """That of `inner`; atoms at bounds need not lie on its lattice."""
+        """Spacing of `inner`; atoms at bounds need not lie on its lattice."""
         return self.inner.spacing
 
     @property
-    def _own(self) -> dict[str, TensorVariable]:
-        """The step's own parameters by name, those that are there."""
-        own = {name: getattr(self, name) for name in self.parameter_names}
-        return {name: parameter for name, parameter in own.items() if parameter is not None}
+    def _step_parameters(self) -> dict[str, TensorVariable]:
+        """Parameters of this step by name, without those that are None."""
+        parameters = {name: getattr(self, name) for name in self.parameter_names}
+        return {name: parameter for name, parameter in parameters.items() if parameter is not None}
 
     @property
     def parameters(self) -> tuple[TensorVariable, ...]:
-        """The step's own parameters, then those of `inner`."""
-        return (*self._own.values(), *self.inner.parameters)
+        """Parameters of this step, then those of `inner`."""
+        return (*self._step_parameters.values(), *self.inner.parameters)
 
     def wrong_parameter(self) -> str | None:
-        """See `Mechanism.wrong_parameter`; those of the step itself are no scales."""
+        """See `Mechanism.wrong_parameter`; parameters of this step are no scales."""
         return self.inner.wrong_parameter()
 
     @property
     def log_concave(self) -> bool:
-        """That of `inner`: what is published of clipped and rounded releases are intervals.
+        """Log-concavity of `inner`: a clipped or rounded value stands for an interval of releases.
 
-        Where values between two are withheld before, these have a gap.
+        The interval has a gap where `inner` withholds values between two others.
         """
         return self.inner.log_concave and not self.inner.has_gap
 
@@ -88,32 +89,34 @@ class PostProcessed(Mechanism):
         return self.inner.withholds
 
     def is_withheld(self, value: TensorLike) -> TensorVariable:
-        """See `Mechanism.is_withheld`; what is withheld stays so."""
+        """See `Mechanism.is_withheld`; withheld entries of `inner` stay withheld."""
         return self.inner.is_withheld(value)
 
     def _if_published(self, value: TensorVariable, published, withheld) -> TensorVariable:
-        """Choose by whether a release of `inner` is one that it published."""
+        """Return `published` where `inner` published a value, `withheld` elsewhere."""
         if not self.inner.withholds:
             return published
         return pt.switch(self.inner.is_withheld(value), withheld, published)
 
-    def _of_published(
+    def _log_published(
         self, value: TensorVariable, log_density: TensorVariable, statistic: TensorLike
     ) -> TensorVariable:
-        """Log density of a release, given that of one that `inner` published."""
+        """Return `log_density`; where `inner` withheld the entry, its log probability of that."""
         if not self.inner.withholds:
             return log_density
         return self._if_published(value, log_density, self.inner.logp(value, statistic))
 
     def _with(self, parameters: Sequence[TensorLike]) -> Self:
-        own = dict(zip(self._own, parameters, strict=False))
-        return self._rebuilt(**own, inner=self.inner.with_parameters(*parameters[len(own) :]))
+        of_step = dict(zip(self._step_parameters, parameters, strict=False))
+        return self._rebuilt(
+            **of_step, inner=self.inner.with_parameters(*parameters[len(of_step) :])
+        )
 
     @property
     def label(self) -> str:
-        """What was done last comes first, as in RoundedClippedLaplace."""
-        own, inner = super().label, self.inner.label
-        return own if inner in own else own + inner
+        """The last step comes first, as in RoundedClippedLaplace."""
+        step, inner = super().label, self.inner.label
+        return step if inner in step else step + inner
 
     def _rows(self) -> list[tuple[str, str]]:
         noise = (
@@ -122,7 +125,7 @@ class PostProcessed(Mechanism):
         return [*noise, *self.inner._rows(), ("then", repr(self).removeprefix(f"{self.inner!r}."))]
 
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
-        """Return one for `inner`; see `Mechanism.typical_statistic`."""
+        """Return a typical statistic of `inner`; see `Mechanism.typical_statistic`."""
         return self.inner.typical_statistic(value)
 
     def why_unattainable(self, value: float) -> str:
@@ -133,15 +136,15 @@ class PostProcessed(Mechanism):
 
 
 def layers(mechanism: Mechanism) -> list[Mechanism]:
-    """Return a mechanism and what it postprocesses, the noise last."""
-    found = [mechanism]
-    while isinstance(found[-1], PostProcessed):
-        found.append(found[-1].inner)
-    return found
+    """Return a mechanism and the mechanisms inside it, the noise last."""
+    chain = [mechanism]
+    while isinstance(chain[-1], PostProcessed):
+        chain.append(chain[-1].inner)
+    return chain
 
 
 def next_to(value: TensorLike, law: Mechanism, sign: float) -> TensorVariable:
-    """Return a value that is more than rounding away on one side, and less than a step of a law."""
+    """Return a value on one side, farther than rounding error and nearer than a step of the law."""
     value, step = as_float(value), 1e-6 * (law.spacing or 0.0)
     size = pt.switch(pt.isinf(value), 0.0, pt.abs(value))
     return value + sign * pt.maximum(step, 2.0**-51 * size + 2.0**-1074)
@@ -208,12 +211,12 @@ class ClippedMechanism(PostProcessed):
     def __post_init__(self) -> None:
         """Validate the bounds and make them tensors."""
         super().__post_init__()
-        if not self._own:
+        if not self._step_parameters:
             raise ValueError(
                 "ClippedMechanism: give lower=, upper= or both; without a bound nothing is clipped."
             )
         wrong = {"lower": np.inf, "upper": -np.inf}
-        for name in self._own:
+        for name in self._step_parameters:
             self._keep(name, as_parameter)
             value = known_value(getattr(self, name))
             if value is not None and np.any(np.isnan(value) | (value == wrong[name])):
@@ -253,15 +256,15 @@ class ClippedMechanism(PostProcessed):
         value = as_float(value)
         lower, upper = self._bounds()
         at_lower, at_upper = pt.eq(value, lower), pt.eq(value, upper)
-        # The tail behind a bound; both, and so everything, where the bounds fall together. Off
-        # the bounds this interval is empty. It does not move with the value.
+        # At a bound: the tail beyond it, or everything where both bounds are equal. Elsewhere the
+        # interval is empty. Its ends do not move with the value.
         tail = self.inner.log_interval(
             pt.switch(at_lower, -np.inf, upper), pt.switch(at_upper, np.inf, lower), statistic
         )
         within = (value > lower) & (value < upper)
         density = pt.switch(within, self.inner.logp(value, statistic), -np.inf)
         result = self._checked(pt.switch(at_lower | at_upper, tail, density))
-        return self._of_published(value, result, statistic)
+        return self._log_published(value, result, statistic)
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
@@ -299,7 +302,7 @@ class ClippedMechanism(PostProcessed):
 
     def __repr__(self) -> str:
         """Return the expression that builds it."""
-        shown = (f"{name}={show(bound)}" for name, bound in self._own.items())
+        shown = (f"{name}={show(bound)}" for name, bound in self._step_parameters.items())
         return f"{self.inner!r}.clipped({', '.join(shown)})"
 
 

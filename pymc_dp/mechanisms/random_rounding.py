@@ -10,7 +10,8 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_dp.mechanisms.arguments import as_float, as_integer, nan_outside_unit
-from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 
 if TYPE_CHECKING:
     from pytensor.graph.basic import Variable
@@ -31,8 +32,8 @@ class RandomRounding(Mechanism):
         z / b \in \mathbb{Z}.
 
     A multiple of the base stays as it is. Statistics Canada (base 5), Stats NZ (base 3) and the
-    Australian Bureau of Statistics publish counts so. It is not differentially private: values
-    differ in what can be published of them.
+    Australian Bureau of Statistics publish counts so. It is not differentially private: which
+    releases are possible depends on the value.
 
     ========  ==========================
     Support   multiples of b
@@ -79,7 +80,7 @@ class RandomRounding(Mechanism):
 
     @property
     def log_concave(self) -> bool:
-        """Trapezia are log-concave."""
+        """The probability of an interval is a trapezium in the statistic, which is log-concave."""
         return True
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:

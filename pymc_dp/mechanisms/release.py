@@ -99,10 +99,10 @@ class FeasibleRegression(NamedTuple):
 
 
 class Together(Op):
-    """A statistic of whose entries together one release is made, so that none is read alone.
+    """Identity that marks a statistic whose entries make one release together.
 
-    No reader of statistics knows it: what takes them apart entry by entry declines. The density
-    is of the statistic itself.
+    Readers that take a statistic apart entry by entry do not know this op, and decline. The
+    density is computed from the statistic itself.
     """
 
     __props__ = ()
@@ -131,7 +131,7 @@ def _evaluated(fgraph, node):
 
 
 def apart(statistic: TensorVariable) -> TensorVariable:
-    """Return the statistic of a release as its density takes it."""
+    """Return the statistic of a release without the mark `Together`."""
     node = statistic.owner
     return node.inputs[0] if node is not None and isinstance(node.op, Together) else statistic
 
@@ -142,11 +142,11 @@ class PrivateReleaseRV(SymbolicRandomVariable):
     Inputs are the rng, the statistic, the mechanism's parameters and, where the records are
     publicly bounded, the entries of `FeasibleMoments` or `FeasibleRegression`. The log density is
     the mechanism's, plus log 1[moments feasible]; a draw outside the feasible region is NaN, or
-    infinite where NaN is what was withheld.
+    infinite where NaN marks a withheld entry.
     """
 
     _print_name = ("PrivateRelease", "\\operatorname{PrivateRelease}")
-    mechanism: Any  # a Mechanism, of which only the law is asked for here
+    mechanism: Any  # a Mechanism; only its law is used here
     bounds: tuple | None
     region: type[FeasibleMoments] | type[FeasibleRegression] | None
     n: int | None
@@ -189,14 +189,15 @@ def release_rv(
     if moments is not None:
         assert bounds is not None
         assert n is not None
-        outside = np.inf if mechanism.withholds else np.nan  # a withheld one is NaN
+        outside = np.inf if mechanism.withholds else np.nan  # NaN marks a withheld entry
         draw = pt.switch(type(moments)(*rest[count:]).feasible(n, *bounds), draw, outside)
     core = "(k)" if mechanism.statistic_ndim else "()"
-    own = "(pair)" if mechanism.release_ndim else "()"
+    scalars = ["()"] * (len(inputs) - 2)
+    released = "(pair)" if mechanism.release_ndim else "()"
     op = PrivateReleaseRV(
         dummies,
         [next_rng, draw],
-        extended_signature=f"[rng],{','.join([core, *['()'] * (len(inputs) - 2)])}->[rng],{own}",
+        extended_signature=f"[rng],{','.join([core, *scalars])}->[rng],{released}",
     )
     op.mechanism, op.bounds, op.n = mechanism, bounds, n
     op.name = mechanism.label
@@ -208,17 +209,17 @@ def release_rv(
 def record_bounds(
     release: TensorVariable, records: Sequence[TensorVariable]
 ) -> dict[TensorVariable, tuple[float, float]]:
-    """Return the lower and upper end of each of these records that a release states bounds of.
+    """Return the bounds that a release states for the records of its statistic.
 
-    These are the records of its own statistic: `records` come in model order, as the bounds do.
+    `records` are in model order, as the stated bounds are.
     """
     _, statistic, *_ = release.owner.inputs
     stated = release.owner.op.bounds
-    mine = [] if stated is None else [rv for rv in records if depends_on(statistic, rv)]
-    if not mine:
+    bounded = [] if stated is None else [rv for rv in records if depends_on(statistic, rv)]
+    if not bounded:
         return {}
-    ends = (np.broadcast_to(end, len(mine)).tolist() for end in stated)
-    return dict(zip(mine, zip(*ends, strict=True), strict=True))
+    ends = (np.broadcast_to(end, len(bounded)).tolist() for end in stated)
+    return dict(zip(bounded, zip(*ends, strict=True), strict=True))
 
 
 @_logprob.register(PrivateReleaseRV)

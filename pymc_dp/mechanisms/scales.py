@@ -32,14 +32,14 @@ class PositiveNoise(Mechanism):
     """Noise with parameters that are finite and positive, and perhaps others."""
 
     _instead: ClassVar[str]
-    """What to write instead of a bad one, as a sentence; {} is the class."""
+    """What to write instead of an invalid parameter, as a sentence; {} is the class."""
 
-    _others: ClassVar[tuple[str, ...]] = ()
-    """Parameters of another kind."""
+    _not_positive: ClassVar[tuple[str, ...]] = ()
+    """Parameters that need not be finite and positive."""
 
     @property
     def _positive(self) -> list[str]:
-        return [name for name in self.parameter_names if name not in self._others]
+        return [name for name in self.parameter_names if name not in self._not_positive]
 
     def __post_init__(self) -> None:
         """Validate the parameters and make them tensors."""
@@ -62,7 +62,7 @@ class SymmetricNoise(PositiveNoise):
 
     @property
     def _unit(self) -> TensorVariable:
-        """What distances are divided by."""
+        """Unit of distances in `_log_density` and `_distance`."""
         return as_float(self.parameters[0])
 
     @abstractmethod
@@ -99,7 +99,7 @@ class ScaleNoise(PositiveNoise):
             Standard deviation of each component's noise, > 0, in the units of the statistic. For
             whole-number noise it is that of the noise itself, not of a density of its shape.
         **fields
-            What else the noise has beside its scale: `df` of Student's t.
+            Other fields of the mechanism: `df` of Student's t.
 
         Raises
         ------
@@ -178,7 +178,7 @@ class ScaleNoise(PositiveNoise):
 
     @classmethod
     def _of_scale(cls, scale: np.ndarray, fields: dict[str, Any], *written: ArrayLike) -> Self:
-        """Build it from a scale that was computed from what was `written`, with its labels."""
+        """Build the mechanism from a computed scale, with the labels of the arguments `written`."""
         return cls(**fields, **{cls.parameter_names[0]: labelled_like(scale, *written)})
 
     @classmethod
@@ -257,9 +257,9 @@ class StandardInterval:
     lower, upper : TensorVariable
         Standardised ends; an infinite end is a number of which the square is still finite.
     width : TensorVariable
-        Their distance, positive, found from the ends themselves so that it does not cancel.
+        Their distance, positive, computed before standardising so that it does not cancel.
     possible : TensorVariable
-        Whether the interval has any mass; the other fields are a harmless (-1, 1) where not.
+        Whether the interval has any mass; where not, the other fields are a harmless (-1, 1).
     """
 
     lower: TensorVariable
@@ -305,7 +305,7 @@ def standard_interval(
 
 
 def unless_nearly_all(out: TensorVariable, log_mass: TensorVariable) -> TensorVariable:
-    """Log of a probability: of one of more than a half, from what it leaves `out`."""
+    """Return `log_mass`; for a probability above 1/2, log(1 - out) from its complement `out`."""
     small = out < 0.5
     return pt.switch(small, pt.log1p(-pt.switch(small, out, 0.0)), log_mass)
 

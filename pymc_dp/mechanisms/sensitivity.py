@@ -76,7 +76,7 @@ def regression_sensitivity(
 
     def sensitivity(i: int, j: int) -> float:
         ends = np.outer(boxes[i], boxes[j]).ravel()
-        if i == j:  # the square of one variable: no product of both its ends, but 0 may be inside
+        if i == j:  # a square: its two ends are never multiplied, and 0 may lie between
             low, high = boxes[i]
             ends = np.square([low, high, min(max(low, 0.0), high)])
         return float(np.abs(ends).max() if neighbours == "add" else np.ptp(ends))

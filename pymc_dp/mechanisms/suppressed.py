@@ -1,4 +1,4 @@
-"""Releases of which some entries were withheld."""
+"""Releases with withheld entries, and releases of whether a threshold was reached."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytensor.tensor as pt
 
 from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, show
-from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
+from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.geometric import GeometricMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import PostProcessed, next_to
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 
 if TYPE_CHECKING:
     from pytensor.graph.basic import Variable
@@ -65,8 +66,8 @@ class SuppressedMechanism(PostProcessed):
         Entries that a public rule withholds, such as those of a small area. NaN says nothing about
         the statistic there.
     by : Mechanism, optional
-        How the value that decides was drawn. Its noise is independent of that of `inner`. One of
-        another statistic is a release of its own: see the notes.
+        Mechanism of a second value, which decides. Its noise is independent of that of `inner`. A
+        decision by another statistic is a separate release: see the notes.
     empty : bool, default False
         Whether a statistic of zero is always withheld. It is one that can be zero, such as a count.
     sentinel : float, optional
@@ -83,8 +84,8 @@ class SuppressedMechanism(PostProcessed):
     Notes
     -----
     Where a noisy number of members decided about sums or means, and was not published itself, the
-    decision is a release of the number, ``LaplaceMechanism(b).thresholded(tau)``. The sums then
-    have `where` their members were too few.
+    decision is a release of that number, ``LaplaceMechanism(b).thresholded(tau)``. The release of
+    the sums then has `where` for the groups that were left out.
 
     Examples
     --------
@@ -104,7 +105,7 @@ class SuppressedMechanism(PostProcessed):
     empty: bool = False
     sentinel: float | None = None
 
-    _between: ClassVar[bool]  # of each object, found when it is made
+    _between: ClassVar[bool]  # of each instance, set when it is made
 
     parameter_names = ("below", "above", "where")
 
@@ -117,13 +118,13 @@ class SuppressedMechanism(PostProcessed):
                 f"{name}: a rule is no function here. Write below= or above= for values beyond a "
                 f"threshold, both with above < below for those between them, and where= for entries"
             )
-        if not (self._own or self.empty):
+        if not (self._step_parameters or self.empty):
             raise ValueError(
                 f"{name}: without a rule nothing is withheld: write below= or above= (a threshold "
                 f"of the noisy value), where= (entries), or empty=True (rows of groups without "
                 f"members)."
             )
-        for field in self._own:
+        for field in self._step_parameters:
             self._keep(field, as_parameter)
             value = known_value(getattr(self, field))
             if value is not None and np.any(np.isnan(value)):
@@ -148,7 +149,7 @@ class SuppressedMechanism(PostProcessed):
             return
         mark = float(self.sentinel)
         object.__setattr__(self, "sentinel", mark)
-        as_printed = self._of_printed(as_float(mark), self.inner.typical_statistic(mark))
+        as_printed = self._log_printed(as_float(mark), self.inner.typical_statistic(mark))
         possible = known_value(as_printed > -np.inf)
         if self.inner.is_discrete and possible is not None and np.any(possible):
             raise ValueError(
@@ -163,7 +164,7 @@ class SuppressedMechanism(PostProcessed):
 
     @property
     def keeps_printed(self) -> bool:
-        """Whether a value that was printed has the density that it has without the rule."""
+        """Whether a printed value has the density that it would have without the rule."""
         return self.by is None and not self.empty
 
     @property
@@ -173,7 +174,7 @@ class SuppressedMechanism(PostProcessed):
 
     @property
     def parameters(self) -> tuple[TensorVariable, ...]:
-        """The rule's, then those of `inner`, then those of `by`."""
+        """Parameters of the rule, of `inner` and of `by`, in this order."""
         return (*super().parameters, *(self.by.parameters if self.by is not None else ()))
 
     def _with(self, parameters: Sequence[TensorLike]) -> Self:
@@ -186,7 +187,7 @@ class SuppressedMechanism(PostProcessed):
 
     def wrong_parameter(self) -> str | None:
         """See `Mechanism.wrong_parameter`; thresholds may be any numbers."""
-        for name, parameter in self._own.items():
+        for name, parameter in self._step_parameters.items():
             value = known_value(parameter)
             if value is not None and np.any(np.isnan(value)):
                 return f"{name}={value} is not a number"
@@ -202,9 +203,9 @@ class SuppressedMechanism(PostProcessed):
 
     @property
     def log_concave(self) -> bool:
-        """Where values beyond one threshold are withheld, or those between two.
+        """Log-concave if values beyond one threshold, or values between two, are withheld.
 
-        Not where another value that is beyond either of two decides, for or against.
+        With two thresholds it is not if values beyond either are withheld, or if `by` decides.
         """
         two = self.below is not None and self.above is not None
         apart = two and not (self._between and self.by is None)
@@ -224,18 +225,22 @@ class SuppressedMechanism(PostProcessed):
         return withheld if self.sentinel is None else withheld | pt.eq(value, self.sentinel)
 
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
-        """Return a statistic beyond the threshold for what was withheld."""
+        """Return a statistic beyond the threshold where the entry was withheld."""
         value = as_float(value)
         step = self.spacing or 0.0
-        beyond = [as_float(0.0)]  # what an empty group and a public rule withhold
+        beyond = [as_float(0.0)]  # withheld in an empty group, or by a public rule
         beyond += [] if self.below is None else [as_float(self.below) - step]
         beyond += [] if self.above is None else [as_float(self.above) + step]
-        there = (beyond[1] + beyond[2]) / 2 if self._between else beyond[0 if self.empty else -1]
-        there = pt.switch(pt.isinf(there), 0.0, there)  # an infinite threshold withholds nothing
+        withheld_value = (
+            (beyond[1] + beyond[2]) / 2 if self._between else beyond[0 if self.empty else -1]
+        )
+        withheld_value = pt.switch(
+            pt.isinf(withheld_value), 0.0, withheld_value
+        )  # an infinite threshold withholds nothing
         withheld = self.is_withheld(value)
-        found = self.inner.typical_statistic(pt.switch(withheld, there, value))
-        # What was printed is not of an empty group.
-        return pt.switch(pt.eq(found, 0) & ~withheld, 1.0, found) if self.empty else found
+        typical = self.inner.typical_statistic(pt.switch(withheld, withheld_value, value))
+        # A printed value is not that of an empty group.
+        return pt.switch(pt.eq(typical, 0) & ~withheld, 1.0, typical) if self.empty else typical
 
     def why_unattainable(self, value: float) -> str:
         """See `Mechanism.why_unattainable`."""
@@ -249,7 +254,7 @@ class SuppressedMechanism(PostProcessed):
         deciding = draw
         if self.by is not None:
             rng, deciding = self.by.noise_sample(rng, statistic)
-        withheld = self._in_rule(as_float(deciding)) | self._by_kind(statistic)
+        withheld = self._rule_withholds(as_float(deciding)) | self._always_withheld(statistic)
         mark = np.nan if self.sentinel is None else self.sentinel
         return rng, pt.switch(withheld, mark, as_float(draw))
 
@@ -257,18 +262,18 @@ class SuppressedMechanism(PostProcessed):
         """Log density with respect to the mixed measure; see the class and `Mechanism.logp`."""
         value = as_float(value)
         withheld = self.is_withheld(value)
-        # NaN must not meet any arithmetic, of which there are gradients.
-        there = pt.switch(withheld, self.typical_statistic(value), value)
+        # NaN must not enter arithmetic: the gradient of the unused branch would be NaN.
+        printed = pt.switch(withheld, self.typical_statistic(value), value)
         return pt.switch(
-            withheld, self._log_withheld(statistic), self._of_printed(there, statistic)
+            withheld, self._log_withheld(statistic), self._log_printed(printed, statistic)
         )
 
-    def _of_printed(self, value: TensorVariable, statistic: TensorLike) -> TensorVariable:
+    def _log_printed(self, value: TensorVariable, statistic: TensorLike) -> TensorVariable:
         """Log density of a value that was printed."""
         density = self.inner.logp(value, statistic)
-        possible = ~self._by_kind(statistic)
+        possible = ~self._always_withheld(statistic)
         if self.by is None:
-            possible &= ~self._in_rule(value)
+            possible &= ~self._rule_withholds(value)
         else:
             density = density + self._log_mass(self.by, self._kept, statistic)
         return pt.switch(possible, density, -np.inf)
@@ -284,9 +289,9 @@ class SuppressedMechanism(PostProcessed):
         else:
             result = self.inner.log_interval(lower, upper, statistic)
             result = result + self._log_mass(self.by, self._kept, statistic)
-        return pt.switch(self._by_kind(statistic), -np.inf, result)
+        return pt.switch(self._always_withheld(statistic), -np.inf, result)
 
-    def _by_kind(self, statistic: TensorLike) -> TensorVariable:
+    def _always_withheld(self, statistic: TensorLike) -> TensorVariable:
         """Whether an entry is withheld whatever its noise is."""
         statistic = as_float(statistic)
         always = pt.zeros_like(statistic, dtype="bool")
@@ -294,7 +299,7 @@ class SuppressedMechanism(PostProcessed):
             always = always | pt.neq(self.where, 0.0)
         return always | pt.eq(statistic, 0.0) if self.empty else always
 
-    def _in_rule(self, value: TensorVariable) -> TensorVariable:
+    def _rule_withholds(self, value: TensorVariable) -> TensorVariable:
         """Whether a noisy value is withheld by the thresholds."""
         return ~reduce(operator.or_, [(value >= a) & (value <= b) for a, b in self._kept])
 
@@ -315,18 +320,18 @@ class SuppressedMechanism(PostProcessed):
         parts = [(-infinity, last)] if last is not None else []
         parts += [(first, infinity)] if first is not None else []
         result = self._log_mass(law, [(first, last)] if self._between else parts, statistic)
-        if self.inner.withholds:  # what is withheld already stays so
+        if self.inner.withholds:  # entries that `inner` withholds stay withheld
             result = _either(result, self.inner.logp(np.nan, statistic))
-        return pt.switch(self._by_kind(statistic), 0.0, result)
+        return pt.switch(self._always_withheld(statistic), 0.0, result)
 
     def _log_mass(self, law: Mechanism, parts: Sequence, statistic: TensorLike) -> TensorVariable:
-        """Log probability of a value in either of some intervals without common values."""
+        """Log probability that a value lies in one of several disjoint intervals."""
         sides = [law.log_interval(*ends, statistic) for ends in parts]
         return reduce(_either, sides) if sides else pt.full_like(as_float(statistic), -np.inf)
 
     def __repr__(self) -> str:
         """Return the expression that builds it."""
-        shown = [f"{name}={show(parameter)}" for name, parameter in self._own.items()]
+        shown = [f"{name}={show(parameter)}" for name, parameter in self._step_parameters.items()]
         shown += [f"by={self.by!r}"] if self.by is not None else []
         shown += ["empty=True"] if self.empty else []
         shown += [] if self.sentinel is None else [f"sentinel={self.sentinel}"]
@@ -344,8 +349,8 @@ def _either(one: TensorVariable, other: TensorVariable) -> TensorVariable:
 class ThresholdedMechanism(PostProcessed):
     r"""Release whether the noisy value reaches a threshold, and nothing else.
 
-    The release is :math:`Z = 1[Z_0 \ge t]` with :math:`Z_0` that of `inner`. So are published which
-    groups of a table have a row, where the noisy number of members that decided is not, and the
+    The release is :math:`Z = 1[Z_0 \ge t]` with :math:`Z_0` that of `inner`. Examples are which
+    groups of a table have a row, where an unpublished noisy number of members decided, and the
     answers of a sparse vector.
 
     ========  ==========================================
@@ -357,7 +362,7 @@ class ThresholdedMechanism(PostProcessed):
     Parameters
     ----------
     inner : Mechanism
-        How the value that decides was drawn.
+        Mechanism of the value that decides.
     threshold : tensor_like
         In the units of the statistic. It broadcasts against the statistic.
 
@@ -387,7 +392,7 @@ class ThresholdedMechanism(PostProcessed):
 
     @property
     def spacing(self) -> float:
-        """Distance of the two releases."""
+        """Distance between the two releases."""
         return 1.0
 
     @property
@@ -401,10 +406,10 @@ class ThresholdedMechanism(PostProcessed):
         return next_rng, pt.ge(draw, self.threshold).astype("int64")
 
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
-        """Return one on the same side of the threshold."""
+        """Return a statistic on the same side of the threshold."""
         step = self.inner.spacing or 0.0
-        there = as_float(self.threshold) - pt.switch(pt.eq(value, 0), step, 0.0)
-        return self.inner.typical_statistic(there)
+        reaching = as_float(self.threshold) - pt.switch(pt.eq(value, 0), step, 0.0)
+        return self.inner.typical_statistic(reaching)
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0

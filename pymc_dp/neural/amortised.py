@@ -1,8 +1,8 @@
-r"""One network for a range of privacy levels: the level is part of what it is given.
+r"""One network for a range of privacy levels: the level is an input of the network.
 
 It is trained once, on simulations from the prior that are released at random levels, and then gives
-the posterior of any release at any level of the range, and the curve of what a level costs, at no
-new simulation.
+the posterior of any release at any level of the range, and the loss of precision at each level,
+without new simulations.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from pymc.util import get_random_generator
 from xarray import DataTree
 
 from pymc_dp.graphs.draws import entry_labels, result
-from pymc_dp.mechanisms.base import Mechanism, check_attainable
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.checks import check_attainable
 from pymc_dp.neural.fit import read_problem
 from pymc_dp.neural.noise import GradedNoise
+from pymc_dp.neural.problem import Problem
 from pymc_dp.neural.run import Run, check_counts, supported_draws, warn_of_leakage, warn_of_range
 from pymc_dp.neural.settings import Training
-from pymc_dp.neural.simulator import Problem, Simulator
+from pymc_dp.neural.simulator import Simulator
 
 if TYPE_CHECKING:
     from pymc_dp.neural.density import Density
 
-_HELD = 20_000_000  # numbers of a batch of draws, at most
+_MOST_NUMBERS = 20_000_000  # numbers in a batch of draws
 
 
 def amortise(
@@ -130,8 +132,10 @@ def amortise(
             f"mechanism must return one, such as lambda epsilon: dp.LaplaceMechanism.from_epsilon("
             f"epsilon, 1.0); it returned {template!r}"
         )
-    own = None if simulator is None else template
-    problem = read_problem(model, simulator, prior, own, None, var_names, shape, released=False)
+    simulator_mechanism = None if simulator is None else template
+    problem = read_problem(
+        model, simulator, prior, simulator_mechanism, None, var_names, shape, released=False
+    )
     if len(problem.channels) > 1:
         raise NotImplementedError(
             f"a level of privacy is that of one release; the model has "
@@ -170,13 +174,13 @@ class AmortisedPosterior:
     problem : Problem
         Prior, simulator and release.
     noise : GradedNoise
-        What it releases at each level of the range.
+        Releases at each level of the range.
     density : Density
         The network, with its units.
     training_time : float
         Seconds, simulations included.
     simulations : Simulations
-        Those that it was trained on.
+        The simulations that the network was trained on.
     losses : list of pairs of arrays
         Training and validation loss by epoch.
 
@@ -222,8 +226,8 @@ class AmortisedPosterior:
         theta : ndarray of shape (..., width)
             Unconstrained parameters.
         """
-        found = self.problem.prior.natural(theta).values()
-        return np.concatenate([v.reshape(*theta.shape[:-1], -1) for v in found], axis=-1)
+        values = self.problem.prior.natural(theta).values()
+        return np.concatenate([v.reshape(*theta.shape[:-1], -1) for v in values], axis=-1)
 
     def sample(
         self,
@@ -279,14 +283,14 @@ class AmortisedPosterior:
         check_attainable(channel.name, self.noise.mechanism(level[0]), value.reshape(channel.shape))
         value = value.reshape(1, -1)
         rng = get_random_generator(random_seed)
-        several, leakage = self._drawn(value, level, draws * chains, rng)
-        theta = several[0]
+        draws_by_release, leakage = self._drawn(value, level, draws * chains, rng)
+        theta = draws_by_release[0]
         warn_of_leakage(self.problem.prior, leakage)
         statistic = self.simulations.statistic
         released = self.noise.release(statistic, np.repeat(level, len(statistic)), rng)
         warn_of_range([channel], released, value[0])
-        given = np.repeat(value, len(theta), axis=0)
-        lp = self.log_density(theta, given, np.repeat(level, len(theta)))
+        repeated = np.repeat(value, len(theta), axis=0)
+        lp = self.log_density(theta, repeated, np.repeat(level, len(theta)))
         return result(
             self.problem.model,
             self.problem.prior.natural(theta.reshape(chains, draws, -1)),
@@ -325,15 +329,15 @@ class AmortisedPosterior:
         import torch
 
         condition = self.noise.condition(released, epsilon)
-        batch = max(_HELD // (draws * (self.problem.prior.width + condition.shape[1])), 1)
+        batch = max(_MOST_NUMBERS // (draws * (self.problem.prior.width + condition.shape[1])), 1)
         parts, outside = [], 0.0
         with torch.random.fork_rng():
             torch.manual_seed(int(rng.integers(2**31)))
-            for at in range(0, len(condition), batch):
-                own = condition[at : at + batch]
-                drawn, share = supported_draws(self.problem.prior, self.density, own, draws)
+            for start in range(0, len(condition), batch):
+                conditions = condition[start : start + batch]
+                drawn, share = supported_draws(self.problem.prior, self.density, conditions, draws)
                 parts.append(drawn)
-                outside += share * len(own)
+                outside += share * len(conditions)
         return np.concatenate(parts, axis=1).swapaxes(0, 1), outside / len(condition)
 
     def log_density(
@@ -351,8 +355,8 @@ class AmortisedPosterior:
             Its level.
         """
         condition = self.noise.condition(released, epsilon)
-        rows = max(_HELD // (theta.shape[1] + condition.shape[1]), 1)
-        parts = [slice(at, at + rows) for at in range(0, len(theta), rows)]
+        rows = max(_MOST_NUMBERS // (theta.shape[1] + condition.shape[1]), 1)
+        parts = [slice(start, start + rows) for start in range(0, len(theta), rows)]
         return np.concatenate([self.density.log_prob(theta[p], condition[p]) for p in parts])
 
     def simulate(
@@ -375,10 +379,10 @@ class AmortisedPosterior:
         return theta, self.noise.release(statistic, levels, rng)
 
     def _confidential(
-        self, count: int, rng: np.random.Generator, given: Mapping | None
+        self, count: int, rng: np.random.Generator, fixed: Mapping | None
     ) -> tuple[np.ndarray, np.ndarray]:
         prior = self.problem.prior
-        theta = prior.draw(count, rng) if given is None else np.tile(prior.place(given), (count, 1))
+        theta = prior.draw(count, rng) if fixed is None else np.tile(prior.place(fixed), (count, 1))
         return theta, self.problem.simulate(theta, rng)
 
     def privacy_utility(
@@ -391,7 +395,7 @@ class AmortisedPosterior:
         prob: float = 0.9,
         random_seed=None,
     ) -> xr.Dataset:
-        """Return what the posterior is worth at each level, over simulated data and releases.
+        """Return width, coverage and error of the posterior at each level, over simulated releases.
 
         Parameters
         ----------
@@ -419,20 +423,20 @@ class AmortisedPosterior:
         rng = get_random_generator(random_seed)
         levels = _checked_levels(self.noise, epsilon)
         names = ("sd", "width", "coverage", "rmse")
-        found = np.empty((len(names), len(levels), len(self.labels)))
+        measures = np.empty((len(names), len(levels), len(self.labels)))
         theta, statistic = self._confidential(replicates, rng, given)
         truth = self.entries(theta)
         for k, level in enumerate(levels):
-            at = np.full(replicates, level)
-            released = self.noise.release(statistic, at, rng)
-            own = self.entries(self.draw(released, at, draws, rng))
-            low, high = np.quantile(own, [(1 - prob) / 2, (1 + prob) / 2], axis=1)
-            found[0, k] = own.std(axis=1).mean(axis=0)
-            found[1, k] = (high - low).mean(axis=0)
-            found[2, k] = ((low <= truth) & (truth <= high)).mean(axis=0)
-            found[3, k] = np.sqrt(((own.mean(axis=1) - truth) ** 2).mean(axis=0))
+            repeated = np.full(replicates, level)
+            released = self.noise.release(statistic, repeated, rng)
+            entries = self.entries(self.draw(released, repeated, draws, rng))
+            low, high = np.quantile(entries, [(1 - prob) / 2, (1 + prob) / 2], axis=1)
+            measures[0, k] = entries.std(axis=1).mean(axis=0)
+            measures[1, k] = (high - low).mean(axis=0)
+            measures[2, k] = ((low <= truth) & (truth <= high)).mean(axis=0)
+            measures[3, k] = np.sqrt(((entries.mean(axis=1) - truth) ** 2).mean(axis=0))
         return xr.Dataset(
-            {n: (("epsilon", "parameter"), v) for n, v in zip(names, found, strict=True)},
+            {n: (("epsilon", "parameter"), v) for n, v in zip(names, measures, strict=True)},
             coords={"epsilon": levels, "parameter": self.labels},
             attrs={"prob": prob, "replicates": replicates},
         )

@@ -41,34 +41,34 @@ class Density:
     def sample(self, condition: np.ndarray, draws: int) -> np.ndarray:
         """Draw for each condition; (draws, count, width)."""
         with torch.no_grad(), single_precision():
-            drawn = self.network.sample((draws,), self.given(condition))
+            drawn = self.network.sample((draws,), self.network_condition(condition))
         return self.target.back(drawn.cpu().numpy().astype("float64"))
 
     def log_prob(self, target: np.ndarray, condition: np.ndarray) -> np.ndarray:
         """Log density of each target given its condition, or the only one; (count,)."""
-        given = np.broadcast_to(condition, (len(target), condition.shape[1]))
+        conditions = np.broadcast_to(condition, (len(target), condition.shape[1]))
         place = self.tensor(self.target.forward(target))
         with torch.no_grad():
-            level = network_log_prob(self.network, place, self.given(given))
+            level = network_log_prob(self.network, place, self.network_condition(conditions))
         return level.cpu().numpy().astype("float64") + self.target.log_slope(target).sum(-1)
 
     def value_and_gradient(
         self, target: np.ndarray, condition: np.ndarray
     ) -> tuple[float, np.ndarray]:
         """Log density at two vectors, and its gradient in the condition."""
-        given = self.given(condition[None]).requires_grad_()
+        inputs = self.network_condition(condition[None]).requires_grad_()
         place = self.tensor(self.target.forward(target))[None]
-        value = network_log_prob(self.network, place, given)[0]
+        value = network_log_prob(self.network, place, inputs)[0]
         if torch.isnan(value):  # a diverging trajectory
             return -np.inf, np.zeros_like(condition)
-        [gradient] = torch.autograd.grad(value, given)
+        [gradient] = torch.autograd.grad(value, inputs)
         slope = np.exp(self.condition.log_slope(condition))
         return (
             value.item() + float(self.target.log_slope(target).sum()),
             gradient[0].cpu().numpy().astype("float64") * slope,
         )
 
-    def given(self, condition: np.ndarray) -> Tensor:
+    def network_condition(self, condition: np.ndarray) -> Tensor:
         """Return conditions as the network takes them."""
         return self.tensor(self.condition.forward(condition))
 
@@ -80,7 +80,7 @@ class Density:
 
 @contextmanager
 def single_precision() -> Iterator[None]:
-    """Let what nflows creates have the networks' type, whatever the user's default is."""
+    """Make nflows create tensors of the networks' type, whatever the user's default is."""
     known = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -92,7 +92,7 @@ def single_precision() -> Iterator[None]:
 def network_log_prob(network: nn.Module, target: Tensor, condition: Tensor) -> Tensor:
     """Log density of each target given its condition; (count,).
 
-    It is NaN where sbi's mixtures refuse what overflows their weights.
+    It is NaN where sbi's mixtures refuse values that overflow their weights.
     """
     try:
         return network.log_prob(target[None], condition)[0]

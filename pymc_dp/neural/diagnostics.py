@@ -106,8 +106,8 @@ def calibration(
     level = np.broadcast_to(np.asarray(level, "float64"), simulations)
     theta, released = posterior.simulate(simulations, level, rng)
     drawn = posterior.draw(released, level, draws, rng)
-    own, truth = posterior.entries(drawn), posterior.entries(theta)
-    ranks = (own < truth[:, None]).sum(axis=1)
+    values, truth = posterior.entries(drawn), posterior.entries(theta)
+    ranks = (values < truth[:, None]).sum(axis=1)
 
     at_truth = posterior.log_density(theta, released, level)
     flat = drawn.reshape(-1, drawn.shape[-1])
@@ -217,14 +217,14 @@ def predict(
     }
     attributes = {"log_median_distance": float(np.log(np.median(distance)))}
     dims, coords = dims_of(problem.model, values)
-    found = arviz_base.from_dict(
+    predictions = arviz_base.from_dict(
         {"posterior_predictive": values},
         dims=dims,
         coords=coords,
         attrs={"posterior_predictive": attributes},
     )
     result = tree.copy()
-    result["posterior_predictive"] = found["posterior_predictive"]
+    result["posterior_predictive"] = predictions["posterior_predictive"]
     return result
 
 
@@ -278,7 +278,7 @@ def compare(
     if not names:
         raise ValueError("the two results have no parameter in common")
     both = [_flat(tree, names) for tree in (first, second)]
-    # A classifier does better than a coin where one of the classes is larger.
+    # With classes of unequal size, a classifier would be better than chance by guessing.
     count = min(draws, *map(len, both))
     both = [flat[rng.choice(len(flat), count, replace=False)] for flat in both]
     if both[0].shape[1] != both[1].shape[1]:
@@ -336,7 +336,7 @@ def negative_log_density(tree: DataTree, truth: Mapping[str, ArrayLike]) -> floa
             if unknown
             else "truth: write the values of one parameter at least"
         )
-    at = [
+    point = [
         np.broadcast_to(np.asarray(value, "float64"), posterior[name].shape[2:]).ravel()
         for name, value in truth.items()
     ]
@@ -348,7 +348,7 @@ def negative_log_density(tree: DataTree, truth: Mapping[str, ArrayLike]) -> floa
             f"probabilities do that sum to one: leave an entry out, by a pm.Deterministic of the "
             f"others"
         ) from None
-    return -float(density.logpdf(np.concatenate(at))[0])
+    return -float(density.logpdf(np.concatenate(point))[0])
 
 
 def _flat(tree: DataTree, names: Iterable[str]) -> np.ndarray:

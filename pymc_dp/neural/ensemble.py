@@ -33,7 +33,7 @@ def ensemble_draws(
     Returns
     -------
     ndarray of shape (walkers, width)
-        The last places.
+        The last positions.
     """
     walkers = np.array(start)
     count, width = walkers.shape
@@ -42,15 +42,15 @@ def ensemble_draws(
     halves = np.split(rng.permutation(count), 2)
     level = log_density(walkers)
     for _ in range(steps):
-        for mine, others in (halves, halves[::-1]):
-            zeta = (1.0 + rng.random(len(mine))) ** 2 / 2.0
-            partner = walkers[rng.choice(others, size=len(mine))]
-            proposal = partner + zeta[:, None] * (walkers[mine] - partner)
+        for moving, resting in (halves, halves[::-1]):
+            zeta = (1.0 + rng.random(len(moving))) ** 2 / 2.0
+            partner = walkers[rng.choice(resting, size=len(moving))]
+            proposal = partner + zeta[:, None] * (walkers[moving] - partner)
             proposed = log_density(proposal)
-            gain = (width - 1) * np.log(zeta) + proposed - level[mine]
-            taken = np.log(rng.random(len(mine))) < np.nan_to_num(gain, nan=-np.inf)
-            walkers[mine[taken]] = proposal[taken]
-            level[mine[taken]] = proposed[taken]
+            gain = (width - 1) * np.log(zeta) + proposed - level[moving]
+            taken = np.log(rng.random(len(moving))) < np.nan_to_num(gain, nan=-np.inf)
+            walkers[moving[taken]] = proposal[taken]
+            level[moving[taken]] = proposed[taken]
     return walkers
 
 

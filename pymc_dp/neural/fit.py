@@ -16,6 +16,7 @@ from xarray import DataTree
 
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.neural.noise import Noise, has_atoms
+from pymc_dp.neural.problem import Problem
 from pymc_dp.neural.run import (
     MakeNoise,
     Run,
@@ -27,9 +28,9 @@ from pymc_dp.neural.run import (
     warn_of_leakage,
 )
 from pymc_dp.neural.settings import Training
-from pymc_dp.neural.simulator import Problem, Simulator, function_problem, model_problem
+from pymc_dp.neural.simulator import Simulator, function_problem, model_problem
 
-# Arguments of pm.sample that would change what comes back.
+# Arguments of pm.sample that would change the form of the result.
 _NOT_TAKEN = ("idata_kwargs", "discard_tuned_samples", "return_inferencedata", "trace", "model")
 
 
@@ -150,17 +151,17 @@ def sppe(
     noise = _noise(problem, noise_draws, qmc)
     run = Run("posterior", problem, training, estimator, noise, device, random_seed)
     with run.torch():
-        found = run.rounds(rounds, simulations, earlier, _posterior_proposal, progressbar)
-        run.check_range(found)
-        given, density = problem.observed[None], run.trainer.density
-        drawn, leakage = supported_draws(problem.prior, density, given, draws * chains, run.box)
+        simulated = run.rounds(rounds, simulations, earlier, _posterior_proposal, progressbar)
+        run.check_range(simulated)
+        release, density = problem.observed[None], run.trainer.density
+        drawn, leakage = supported_draws(problem.prior, density, release, draws * chains, run.box)
         theta = drawn[:, 0]
-        logq = density.log_prob(theta, given)
+        logq = density.log_prob(theta, release)
     warn_of_leakage(problem.prior, leakage, run.box)
     warn_of_border(run.box, theta)
     posterior = problem.prior.natural(theta.reshape(chains, draws, -1))
     stats = {"lp": logq.reshape(chains, draws)}
-    return run.tree(posterior, stats, found, {"method": "sppe", "leakage": leakage})
+    return run.tree(posterior, stats, simulated, {"method": "sppe", "leakage": leakage})
 
 
 def sple(
@@ -260,11 +261,11 @@ def sple(
     noise = _noise(problem, noise_draws, qmc)
     run = Run("likelihood", problem, training, estimator, noise, device, random_seed)
     with run.torch():
-        found = run.rounds(rounds, simulations, earlier, _likelihood_proposal, progressbar)
-        run.check_range(found)
+        simulated = run.rounds(rounds, simulations, earlier, _likelihood_proposal, progressbar)
+        run.check_range(simulated)
         from pymc_dp.neural.likelihood import network_model
 
-        starts = _likelihood_proposal(run, found, 2 * chains + 100)
+        starts = _likelihood_proposal(run, simulated, 2 * chains + 100)
         warn_of_border(run.box, starts)
         starts = starts[:chains]
         network = network_model(problem, run.trainer.density, run.box)
@@ -286,7 +287,7 @@ def sple(
             )
     posterior = {n: tree["posterior"][n].to_numpy() for n in problem.prior.names}
     stats = {n: v.to_numpy() for n, v in tree["sample_stats"].data_vars.items()}
-    return run.tree(posterior, stats, found, {"method": "sple"})
+    return run.tree(posterior, stats, simulated, {"method": "sple"})
 
 
 def _noise(problem: Problem, draws: int, qmc: bool) -> MakeNoise:
@@ -309,17 +310,17 @@ def check_installed() -> None:
 def read_problem(
     model, simulator, prior, mechanism, observed, var_names, shape=None, *, released=True
 ) -> Problem:
-    """Read what was given to `sppe`, with the shape in the place of observed=; see there."""
+    """Read the arguments of `sppe`, or of `amortise`, where `shape` replaces observed=."""
     check_installed()
-    given = {"prior": prior, "mechanism": mechanism, "observed": observed}
+    arguments = {"prior": prior, "mechanism": mechanism, "observed": observed}
     if simulator is None:
-        stray = [name for name, value in given.items() if value is not None]
+        stray = [name for name, value in arguments.items() if value is not None]
         if stray:
             raise TypeError(f"{stray[0]}= goes with simulator=; a model has its own")
         return model_problem(model, var_names, released=released)
     if shape is not None:
-        del given["observed"]
-    missing = [f"{name}=" for name, value in given.items() if value is None]
+        del arguments["observed"]
+    missing = [f"{name}=" for name, value in arguments.items() if value is None]
     if model is not None or var_names is not None or missing:
         raise TypeError(
             "simulator= takes prior=, mechanism= and observed=, and no model or var_names"

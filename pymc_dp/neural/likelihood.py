@@ -13,7 +13,7 @@ from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import get_numba_type, numba_funcify, numba_njit
 
 from pymc_dp.neural.density import Density
-from pymc_dp.neural.simulator import Problem
+from pymc_dp.neural.problem import Problem
 from pymc_dp.neural.training import Box
 
 
@@ -59,7 +59,7 @@ class NetworkLogLikelihood(Op):
         return [[False, False], [True, True]]
 
     def pullback(self, inputs, outputs, cotangents):
-        """Multiply the gradient, which was found along with the value."""
+        """Multiply the gradient, which is the second output."""
         [weight, second] = cotangents
         if not isinstance(second.type, DisconnectedType):
             raise NotImplementedError("a network's log density has no second derivatives here")
@@ -70,15 +70,15 @@ class NetworkLogLikelihood(Op):
 
 @numba_funcify.register(NetworkLogLikelihood)
 def _numba_network(op, node, **kwargs):
-    # Object mode is meant: PyTensor's own fallback would warn of it.
+    # Object mode is intended: PyTensor would fall back to it with a warning.
     returned = numba.types.Tuple([get_numba_type(o.type) for o in node.outputs])
     evaluate = op.value_and_gradient
 
     @numba_njit
     def network(z, theta):
-        with numba.objmode(found=returned):
-            found = evaluate(z, theta)
-        return found
+        with numba.objmode(evaluated=returned):
+            evaluated = evaluate(z, theta)
+        return evaluated
 
     return network
 
@@ -86,8 +86,8 @@ def _numba_network(op, node, **kwargs):
 def network_model(problem: Problem, density: Density, box: Box | None = None) -> pm.Model:
     """Return a model of the user's priors, with a network for the law of the releases.
 
-    Its release, a vector of all released values, can be sampled from as any other's. Outside of a
-    box, where the network has seen no parameters, its density is 0.
+    The release is a vector of all released values, and can be drawn. Outside the box, where the
+    network was trained on no parameters, its density is 0.
     """
     op = NetworkLogLikelihood(density)
     size_of_release = len(problem.observed)

@@ -34,7 +34,7 @@ _log = logging.getLogger("pymc.dp")
 _BITS = 32
 _NETS = 64
 _GRID = 33  # levels at which releases are standardised; linear in between
-_TABLE = 2**16  # values of whole-number noise that are listed
+_MOST_LISTED = 2**16  # values of whole-number noise that are listed
 
 
 class SobolPool:
@@ -83,7 +83,7 @@ class Channel:
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a mechanism of which a release is no number for each entry."""
+        """Refuse a mechanism that does not release one number for each entry."""
         if self.mechanism.statistic_ndim or self.mechanism.withholds:
             some = "withholds" if self.mechanism.withholds else "releases one of"
             raise NotImplementedError(
@@ -120,7 +120,7 @@ def spans(channels: Sequence[Channel]) -> Iterator[tuple[Channel, slice]]:
 def has_atoms(channel: Channel) -> bool:
     """Whether a clipped release has a mass at its bounds that a density cannot follow.
 
-    It is one step of the lattice wide: nothing beside a noise of a few steps.
+    On a lattice it is one step wide, which is negligible beside noise of a few steps.
     """
     parts = layers(channel.flat())
     clipped = any(isinstance(layer, ClippedMechanism) for layer in parts)
@@ -133,9 +133,9 @@ def has_atoms(channel: Channel) -> bool:
 
 
 def check_statistic(channel: Channel, statistic: np.ndarray) -> None:
-    """Refuse statistics that the mechanism cannot take, such as no whole numbers.
+    """Refuse statistics that the mechanism cannot take, such as fractions for whole-number noise.
 
-    Its sampler knows, and the quantile function does not.
+    Its sampler checks them, and the quantile function does not.
     """
     mechanism = channel.flat()
     if layers(mechanism)[-1].spacing is None:
@@ -209,14 +209,14 @@ class Noise:
         for (channel, place), (function, by_qmc) in zip(
             spans(self.channels), self._functions, strict=True
         ):
-            own = repeated[:, place]
+            statistics = repeated[:, place]
             if by_qmc:
                 assert uniform is not None
                 u = uniform[:, :, used : used + channel.size]
                 used += channel.size
-                parts.append(function(u.reshape(own.shape), own))
+                parts.append(function(u.reshape(statistics.shape), statistics))
             else:
-                parts.append(function(self._rng, own))
+                parts.append(function(self._rng, statistics))
         released = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         return released.reshape(count, self.draws, self.size)
 
@@ -233,8 +233,8 @@ class GradedNoise:
     levels : (low, high)
         Levels are log-uniform on this range.
     statistic : ndarray of shape (count, size - 1)
-        Simulated statistics. Releases are standardised level by level with what they become there:
-        the spread at the lowest level would hide all differences at the highest.
+        Simulated statistics. Their releases at each level give the units of that level: the spread
+        at the lowest level would hide all differences at the highest.
     draws, rng, qmc
         As for `Noise`. The level is one more coordinate of the Sobol nets.
     """
@@ -295,14 +295,14 @@ class GradedNoise:
         return self.condition(released, np.exp(level)).reshape(count, self.draws, self.size)
 
     def condition(self, released: np.ndarray, level: np.ndarray) -> np.ndarray:
-        """Return what the network is given: the releases, standardised, and log levels."""
-        at = np.log(level)
+        """Return the inputs of the network: the standardised releases, and log levels."""
+        log_level = np.log(level)
         columns = range(self.size - 1)
         center, log_scale = (
-            np.column_stack([np.interp(at, self._grid, table[:, j]) for j in columns])
+            np.column_stack([np.interp(log_level, self._grid, table[:, j]) for j in columns])
             for table in (self._center, self._log_scale)
         )
-        return np.column_stack([(released - center) / np.exp(log_scale), at])
+        return np.column_stack([(released - center) / np.exp(log_scale), log_level])
 
     def release(
         self, statistic: np.ndarray, level: np.ndarray, rng: np.random.Generator
@@ -314,12 +314,12 @@ class GradedNoise:
         """Return the noise parameters at each level, of shape (count, size - 1)."""
         shape = self._channel.shape
         mechanism = self.mechanism(level.reshape(-1, *[1] * len(shape)))
-        found = []
+        arrays = []
         for parameter in mechanism.parameters:
             value = np.asarray(known_value(parameter), "float64")
             whole = np.broadcast_to(value, (len(level), *shape))
-            found.append(np.ascontiguousarray(whole.reshape(len(level), -1)))
-        return found
+            arrays.append(np.ascontiguousarray(whole.reshape(len(level), -1)))
+        return arrays
 
 
 def _say_monte_carlo(channel: Channel, small: bool) -> None:
@@ -357,7 +357,7 @@ def _listed(mechanism: IntegerNoise) -> Callable | None:
     edge = 0.5**_BITS / 2  # no point of a net is nearer to 0 or 1
     low, high = (mechanism.icdf(p).eval(mode=PLAIN_MODE) for p in (edge, 1.0 - edge))
     noise = np.arange(np.min(low), np.max(high) + 1.0)
-    if len(noise) > _TABLE:
+    if len(noise) > _MOST_LISTED:
         return None
     log_cdf = mechanism.log_interval(-np.inf, noise[:, None]).eval(mode=PLAIN_MODE)
     cdf = np.exp(log_cdf[:-1]).T  # a row for each entry, or one for all
@@ -365,8 +365,8 @@ def _listed(mechanism: IntegerNoise) -> Callable | None:
     def quantiles(u: np.ndarray, statistic: np.ndarray) -> np.ndarray:
         if len(cdf) == 1:
             return statistic + noise[np.searchsorted(cdf[0], u)]
-        at = [np.searchsorted(own, column) for own, column in zip(cdf, u.T, strict=True)]
-        return statistic + noise[np.transpose(at)]
+        positions = [np.searchsorted(row, column) for row, column in zip(cdf, u.T, strict=True)]
+        return statistic + noise[np.transpose(positions)]
 
     return quantiles
 

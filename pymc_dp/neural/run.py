@@ -21,8 +21,9 @@ from xarray import DataTree
 from pymc_dp.graphs.draws import result
 from pymc_dp.neural.ensemble import ensemble_draws, resample
 from pymc_dp.neural.noise import Channel, Noise, spans
+from pymc_dp.neural.prior import Prior
+from pymc_dp.neural.problem import Problem
 from pymc_dp.neural.settings import Training
-from pymc_dp.neural.simulator import Prior, Problem
 from pymc_dp.neural.standard import Standard
 
 if TYPE_CHECKING:
@@ -34,15 +35,15 @@ _log = logging.getLogger("pymc.dp")
 # Moves of the walkers that propose the next round's parameters.
 _WALKS = 50
 _LEAKAGE = 0.01
-# Of the parameters that a box is around, 0.2% of each entry are outside of its quantiles.
+# Share of draws near the border of the box above which we warn; 0.2% of an entry is expected.
 _BORDER = 0.05
-# Noise from the statistics of the first simulations, and a generator.
+# Makes the noise from the statistics of the first simulations, and a generator.
 MakeNoise = Callable[[np.ndarray, np.random.Generator], Any]
 Proposal = Callable[["Run", "Simulations", int], np.ndarray]
 
 
 class Run:
-    """One fit: its generators, its network, and what it leaves behind."""
+    """One fit: its generator, its network, its losses and its result."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Run:
         self._began = time.perf_counter()
         self._make_noise, self._device = noise, device
         self.trainer: Trainer  # once there are simulations
-        self.box: Box | None = None  # of the parameters that the network has seen, if not all
+        self.box: Box | None = None  # of the training parameters, if not all
         self.losses: list[tuple[np.ndarray, np.ndarray]] = []
 
     @contextmanager
@@ -77,7 +78,7 @@ class Run:
 
         threads = torch.get_num_threads()
         with torch.random.fork_rng(), single_precision(), warnings.catch_warnings():
-            # nflows calls it; nobody but nflows can change that.
+            # The call is inside nflows.
             warnings.filterwarnings("ignore", message="torch.triangular_solve is deprecated")
             torch.manual_seed(int(self.rng.integers(2**31)))
             torch.set_num_threads(1)
@@ -128,14 +129,14 @@ class Run:
 
             data = None if earlier is None else self._earlier(earlier)
             first = 0 if data is None else int(data.round.max()) + 1
-            # Before the third round, a box would keep out what the first estimate has missed. The
-            # rounds that follow simulate where the new network is wrong for want of simulations.
+            # A box before the third round would exclude parameters that the first estimate missed.
+            # Later rounds simulate where the new network lacks simulations.
             takeover = first + max(rounds // 2, 2)
             if data is not None:
                 problem.check_seeded(data.theta[:4], int(self.rng.integers(2**31)))
                 problem.check_same(data.theta[-50:], data.statistic[-50:], self.rng)
                 self._prepare(data)
-                train(data, last=True)  # for this release, which may be another
+                train(data, last=True)  # the release may be another than that of the earlier result
             for number in range(first, first + rounds):
                 if data is None:
                     theta = problem.prior.draw(simulations, self.rng)
@@ -151,7 +152,7 @@ class Run:
         return data
 
     def _prepare(self, data: Simulations) -> None:
-        """Make the noise, for which the first statistics may matter, and what trains with it."""
+        """Make the noise, which may depend on the first statistics, and the trainer."""
         from pymc_dp.neural.training import Trainer
 
         noise = self._make_noise(data.statistic, self.rng)
@@ -162,12 +163,12 @@ class Run:
     def _warn_of_steps(self, noise: Noise, statistic: np.ndarray) -> None:
         """Warn of releases of few values, which a smooth density cannot follow."""
         spread = noise.draw(statistic).reshape(-1, noise.size).std(axis=0)
-        for channel, own in spans(self.problem.channels):
-            if np.any(noise.spacing[own] > 1.25 * spread[own]):
+        for channel, place in spans(self.problem.channels):
+            if np.any(noise.spacing[place] > 1.25 * spread[place]):
                 _log.warning(
                     "%r takes few values (steps of %g, standard deviation %.2g), and SPLE's smooth "
                     "density blurs them: use dp.neural.sppe",
-                    channel.name, channel.mechanism.spacing, spread[own].min(),
+                    channel.name, channel.mechanism.spacing, spread[place].min(),
                 )  # fmt: skip
 
     def _simulated(self, theta: np.ndarray, number: int) -> Simulations:
@@ -206,8 +207,8 @@ class Run:
                 f"earlier: its simulations are of the parameters {', '.join(map(repr, names))}, "
                 f"this model has {', '.join(map(repr, self.problem.prior.names))}"
             )
-        found = self.problem.prior.logp(data.theta)
-        if not np.allclose(found, data.log_prior, rtol=1e-6, atol=1e-6):
+        log_prior = self.problem.prior.logp(data.theta)
+        if not np.allclose(log_prior, data.log_prior, rtol=1e-6, atol=1e-6):
             raise ValueError(
                 "earlier: its simulations come from another prior, of which the log densities of "
                 "the parameters differ; leave earlier= out, or use the prior of that result"
@@ -227,7 +228,7 @@ class Run:
         data: Simulations,
         attributes: dict[str, Any],
     ) -> DataTree:
-        """Join the result."""
+        """Return the result as a tree."""
         model, prior = self.problem.model, self.problem.prior
         observed = {
             channel.name: self.problem.observed[place].reshape(channel.shape)
@@ -240,7 +241,7 @@ class Run:
             **attributes,
         }
         tree = result(model, posterior, stats, observed, attributes, prior.deterministics)
-        both = zip(*self.losses, strict=True)  # by epoch, of which rounds have different numbers
+        both = zip(*self.losses, strict=True)  # by epoch; rounds differ in their numbers of epochs
         loss, held = ([*zip_longest(*rounds, fillvalue=np.nan)] for rounds in both)
         dims = ("epoch", "round")
         training = xr.Dataset({"loss": (dims, loss), "validation_loss": (dims, held)})
@@ -260,7 +261,7 @@ def _posterior_proposal(run: Run, data: Simulations, count: int) -> np.ndarray:
 def supported_draws(
     prior: Prior, density: Density, condition: np.ndarray, count: int, box: Box | None = None
 ) -> tuple[np.ndarray, float]:
-    """Draw for each condition where the prior has a density, in the box; also the share elsewhere.
+    """Draw for each condition, in the prior's support and the box; also the share drawn elsewhere.
 
     Returns an array of shape (count, conditions, width).
     """
@@ -329,8 +330,8 @@ def warn_of_border(box: Box | None, theta: np.ndarray) -> None:
 def warn_of_range(channels: Sequence[Channel], released: np.ndarray, value: np.ndarray) -> None:
     """Warn of a release, flattened, beyond all those simulated, (count, size)."""
     low, high = released.min(0), released.max(0)
-    for channel, own in spans(channels):
-        outside = (value[own] < low[own]) | (value[own] > high[own])
+    for channel, place in spans(channels):
+        outside = (value[place] < low[place]) | (value[place] > high[place])
         if not outside.any():
             continue
         j = int(np.argmax(outside))
@@ -340,9 +341,9 @@ def warn_of_range(channels: Sequence[Channel], released: np.ndarray, value: np.n
             "the networks extrapolate. Check the simulator and the statistic, or use a wider prior",
             channel.name,
             f" at [{index}]" if index else "",
-            value[own][j],
-            low[own][j],
-            high[own][j],
+            value[place][j],
+            low[place][j],
+            high[place][j],
             f" ({outside.sum()} of {channel.size} values are out of range)"
             if outside.sum() > 1
             else "",
@@ -359,11 +360,11 @@ def _likelihood_proposal(run: Run, data: Simulations, count: int) -> np.ndarray:
         if run.box is not None:
             inside &= run.box.holds(theta)
             level[~inside] = -np.inf
-        given = np.broadcast_to(problem.observed, (inside.sum(), len(problem.observed)))
-        level[inside] += run.trainer.density.log_prob(given, theta[inside])
+        releases = np.broadcast_to(problem.observed, (inside.sum(), len(problem.observed)))
+        level[inside] += run.trainer.density.log_prob(releases, theta[inside])
         return np.where(np.isfinite(level), level, -np.inf)
 
-    # Walkers start at simulated parameters, the likelier the more often.
+    # Walkers start at simulated parameters, resampled by their density.
     walkers = count + count % 2
     recent = data.theta[data.round == data.round.max()]
     level = log_density(recent)
@@ -380,7 +381,7 @@ def _likelihood_proposal(run: Run, data: Simulations, count: int) -> np.ndarray:
 
 
 def check_counts(**counts: Any) -> None:
-    """Refuse what is no whole number of at least 1."""
+    """Refuse counts that are not whole numbers of at least 1."""
     for name, value in counts.items():
         try:
             whole = operator.index(value)

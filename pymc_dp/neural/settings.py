@@ -91,9 +91,9 @@ class Training:
             raise ValueError(f"estimator={self.estimator!r}: write 'maf' or 'nsf'")
         for least, names in _AT_LEAST.items():
             for name in names:
-                given = getattr(self, name)
-                if given is not None and not given >= least:
-                    raise ValueError(f"{name}={given}: it must be at least {least}")
+                value = getattr(self, name)
+                if value is not None and not value >= least:
+                    raise ValueError(f"{name}={value}: it must be at least {least}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate={self.learning_rate}: it must be positive")
         if not 0 < self.validation < 1:

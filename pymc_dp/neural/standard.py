@@ -1,4 +1,4 @@
-"""Standard units: what the networks, which compute in single precision, are given."""
+"""Standard units of the inputs of the networks, which compute in single precision."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NORMAL_IQR = 1.349
 class Standard:
     r"""A map of each column to standard units and back, in double precision.
 
-    Columns are centred and scaled: a large offset must be gone before single precision. Of a column
-    with heavy tails the logarithms of large values are taken, by :math:`\operatorname{arsinh} u`
-    of what is scaled, which is about u in the middle: a few values of thousands of scales would
-    make the loss.
+    Columns are centred and scaled: a large offset must be gone before single precision. A scaled
+    column u with heavy tails becomes :math:`\operatorname{arsinh} u`, which is about u in the
+    middle and logarithmic in the tails: otherwise a few values of thousands of scales would
+    dominate the loss.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Standard:
         return np.where(self.heavy, np.arcsinh(u), u)
 
     def back(self, standard: np.ndarray) -> np.ndarray:
-        """Map standard units to values; what overflows is infinite."""
+        """Map standard units to values; an overflow is infinite."""
         with np.errstate(over="ignore"):
             u = np.where(self.heavy, np.sinh(standard), standard)
             return self.center + self.scale * u

@@ -89,8 +89,8 @@ class Box:
         return cls(low - margin, high + margin)
 
     def border(self, theta: np.ndarray) -> float:
-        """Return the share of parameters (count, width) that are outside of what it is around."""
-        margin = (self.high - self.low) / 6  # a quarter of what is between, as of `around`
+        """Return the share of parameters (count, width) outside the range given to `around`."""
+        margin = (self.high - self.low) / 6  # a quarter of the range
         return 1.0 - float(Box(self.low + margin, self.high - margin).holds(theta).mean())
 
     def holds(self, theta: np.ndarray) -> np.ndarray:
@@ -135,7 +135,7 @@ def atomic_loss(
     :math:`-\log r(\theta_i) / \sum_a r(\theta_a)` (Greenberg, Nonnenmacher & Macke, 2019): whatever
     the proposals are, :math:`q = p(\theta \mid z)` minimises it if the atoms are exchangeable. So
     they belong to distinct *simulations*: the M releases of a simulation, taken for M parameters,
-    would put the own parameter among the others. Two simulations with equal parameters are
+    would put the true parameter among the others. Two simulations with equal parameters are
     two atoms; dropping one would spoil the exchangeability again.
 
     Parameters
@@ -147,7 +147,7 @@ def atomic_loss(
     released : Tensor of shape (B, M, d)
     log_prior : Tensor of shape (B,)
     atoms : int
-        Number of atoms, the own one included; at most B are used.
+        Number of atoms, the true parameter included; at most B are used.
 
     Returns
     -------
@@ -159,8 +159,8 @@ def atomic_loss(
     chosen = (torch.arange(batch)[:, None] + torch.arange(atoms)).remainder(batch)
     chosen = chosen.to(theta.device)
     candidates = theta[chosen][:, None].expand(batch, draws, atoms, -1)
-    given = released[:, :, None].expand(batch, draws, atoms, size)
-    log_q = log_density(candidates.reshape(-1, theta.shape[1]), given.reshape(-1, size))
+    releases = released[:, :, None].expand(batch, draws, atoms, size)
+    log_q = log_density(candidates.reshape(-1, theta.shape[1]), releases.reshape(-1, size))
     log_ratio = log_q.reshape(batch, draws, atoms) - log_prior[chosen][:, None]
     return torch.logsumexp(log_ratio, dim=-1) - log_ratio[..., 0]
 
@@ -219,7 +219,7 @@ class Trainer:
             Mean loss of a release in each epoch.
         """
         learning = np.flatnonzero(~data.validation)
-        # Mixed: neighbours of the atomic loss have to be exchangeable, and rounds are not.
+        # Shuffled: the atomic loss compares neighbours as exchangeable, and rounds are not.
         held = self._rng.permutation(np.flatnonzero(data.validation))
         if renew or not hasattr(self, "density"):
             z = self.release(data.statistic[learning])[:, 0]
@@ -274,11 +274,11 @@ class Trainer:
         average.load_state_dict(state)
         average.eval()
         self.density = replace(self.density, network=average)
-        found = np.array(history)
-        return found[:, 0], found[:, 1]
+        losses = np.array(history)
+        return losses[:, 0], losses[:, 1]
 
     def release(self, statistic: np.ndarray) -> np.ndarray:
-        """Release statistics anew; whole numbers get a density for a likelihood."""
+        """Release statistics anew; for a likelihood, whole numbers are spread over their step."""
         released = self.noise.draw(statistic)
         if self.kind == "likelihood" and self.noise.spacing.any():
             released += self.noise.spacing * self._rng.uniform(-0.5, 0.5, released.shape)
@@ -286,7 +286,7 @@ class Trainer:
 
     def _batches(self, indices: np.ndarray) -> Iterator[np.ndarray]:
         """Yield minibatches without end, in a new order at each pass."""
-        # A remainder of one simulation would have no other atoms.
+        # A last batch of one simulation would have no other atoms.
         parts = max(len(indices) // self.training.batch_size, 1)
         while True:
             yield from np.array_split(self._rng.permutation(indices), parts)
@@ -305,7 +305,7 @@ class Trainer:
             return direct_loss(log_density, theta, z) - self.density.tensor(slope)[:, None]
         log_prior = self.density.tensor(data.log_prior[batch] - slope)
         loss = atomic_loss(log_density, theta, z, log_prior, self.training.atoms)
-        # Draws from the prior need no correction, and they hold the density up far from z_obs.
+        # Draws from the prior need no correction, and train the network far from the release.
         first = torch.as_tensor(np.flatnonzero(data.round[batch] == 0), device=self.device)
         if len(first):
             direct = direct_loss(log_density, theta[first], z[first])
@@ -316,12 +316,12 @@ class Trainer:
     def standard(self, target: np.ndarray, condition: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return targets and conditions as the network takes them."""
         density = self.density
-        return density.tensor(density.target.forward(target)), density.given(condition)
+        return density.tensor(density.target.forward(target)), density.network_condition(condition)
 
     def _validate(
         self, network, data: Simulations, held: np.ndarray, released: np.ndarray
     ) -> np.ndarray:
-        """Return the mean loss of each simulation that is kept apart."""
+        """Return the mean loss of each validation simulation."""
         with torch.no_grad():
             size = self.training.batch_size
             parts = np.array_split(np.arange(len(held)), max(len(held) // size, 1))
@@ -332,7 +332,7 @@ class Trainer:
 def _bad_validation(
     data: Simulations, held: np.ndarray, each: np.ndarray, validation: float, epoch: int
 ) -> str:
-    """Say which of the simulations that are kept apart has no finite loss, the most extreme one."""
+    """Name the most extreme validation simulation whose loss is not finite."""
     units = Standard.of(data.statistic)
     distance = np.abs(units.forward(data.statistic[held])).max(axis=1)
     worst = held[np.argmax(np.where(np.isfinite(each), -1.0, distance))]

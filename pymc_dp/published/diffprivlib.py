@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pymc_dp import mechanisms as own
+from pymc_dp import mechanisms
 from pymc_dp.mechanisms import GaussianMechanism, GeometricMechanism, LaplaceMechanism, Mechanism
 from pymc_dp.published.privacy import Privacy
 from pymc_dp.published.tables import positions
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _WHO = "from_diffprivlib"
 _QUANTILES = {"median": None, "quantile": "quant", "percentile": "percent"}
-# What is not read, and what to write.
+# What to write for mechanisms and tools that are not read.
 _INSTEAD = {
     "LaplaceBoundedNoise": "its noise is Laplace, drawn again until it is within the object's "
     "_noise_bound: write dp.CustomMechanism with that density",
@@ -145,18 +145,18 @@ def _rate(m: Any) -> np.float64:
 
 def _binary(m: Any) -> Mechanism:
     if not _delta(m):
-        return own.RandomizedResponse.from_epsilon(m.epsilon)
-    return own.RandomizedResponse((np.exp(m.epsilon) + m.delta) / (np.exp(m.epsilon) + 1))
+        return mechanisms.RandomizedResponse.from_epsilon(m.epsilon)
+    return mechanisms.RandomizedResponse((np.exp(m.epsilon) + m.delta) / (np.exp(m.epsilon) + 1))
 
 
 def _among_labels(m: Any) -> Mechanism:
     labels = m._domain_values
     chance = np.array([[m._get_prob(k, z) for z in labels] for k in labels])
-    return own.RandomizedResponse(matrix=chance / chance.sum(axis=1, keepdims=True))
+    return mechanisms.RandomizedResponse(matrix=chance / chance.sum(axis=1, keepdims=True))
 
 
 def _bounded(m: Any) -> Mechanism:
-    return own.BoundedLaplaceMechanism.from_epsilon(
+    return mechanisms.BoundedLaplaceMechanism.from_epsilon(
         m.epsilon, m.sensitivity, m.lower, m.upper, _delta(m)
     )
 
@@ -169,11 +169,11 @@ def _exponential(m: Any) -> Mechanism:
             f"log(measure) / {rate:.17g} in the model, and write dp.Release(index, "
             f"dp.ExponentialMechanism({rate:.17g}))"
         )
-    return own.ExponentialMechanism(rate)
+    return mechanisms.ExponentialMechanism(rate)
 
 
-# How the standard deviation follows from the losses differs between the classes of Gaussian noise
-# and is solved for numerically in two: the number that they draw with is the one to take.
+# `_scale` of Gaussian noise is the standard deviation that the object draws with: its formula
+# differs between the three classes, and two of them solve for it numerically.
 _MECHANISMS: dict[str, Callable[[Any], Mechanism]] = {
     "Laplace": lambda m: LaplaceMechanism(_scale(m)),
     "LaplaceTruncated": lambda m: LaplaceMechanism(_scale(m)).clipped(m.lower, m.upper),
@@ -181,17 +181,17 @@ _MECHANISMS: dict[str, Callable[[Any], Mechanism]] = {
     "GeometricTruncated": lambda m: GeometricMechanism(_scale(m)).clipped(m.lower, m.upper),
     "Gaussian": lambda m: GaussianMechanism(m._scale),
     "GaussianAnalytic": lambda m: GaussianMechanism(m._scale),
-    "GaussianDiscrete": lambda m: own.DiscreteGaussianMechanism(m._scale),
+    "GaussianDiscrete": lambda m: mechanisms.DiscreteGaussianMechanism(m._scale),
     "Binary": _binary,
-    "LaplaceFolded": lambda m: own.FoldedLaplaceMechanism(_scale(m), m.lower, m.upper),
+    "LaplaceFolded": lambda m: mechanisms.FoldedLaplaceMechanism(_scale(m), m.lower, m.upper),
     "LaplaceBoundedDomain": _bounded,
-    "Uniform": lambda m: own.UniformMechanism(np.float64(m.sensitivity) / m.delta / 2),
-    "Staircase": lambda m: own.StaircaseMechanism(m.epsilon, m.sensitivity, m.gamma),
-    "Snapping": lambda m: own.SnappingMechanism.from_epsilon(
+    "Uniform": lambda m: mechanisms.UniformMechanism(np.float64(m.sensitivity) / m.delta / 2),
+    "Staircase": lambda m: mechanisms.StaircaseMechanism(m.epsilon, m.sensitivity, m.gamma),
+    "Snapping": lambda m: mechanisms.SnappingMechanism.from_epsilon(
         m.epsilon, m.sensitivity, m.lower, m.upper
     ),
     "Exponential": _exponential,
-    "PermuteAndFlip": lambda m: own.NoisyMax("exponential", 1 / _rate(m)),
+    "PermuteAndFlip": lambda m: mechanisms.NoisyMax("exponential", 1 / _rate(m)),
     "ExponentialCategorical": _among_labels,
     "ExponentialHierarchical": _among_labels,
 }
@@ -222,15 +222,15 @@ def _of_tool(
                 f"{_WHO}: {name} needs bounds=, without which it takes the least and the largest "
                 f"record and is not private, and {also}, which is public there"
             )
-        # With an axis, every entry has its share.
+        # With an axis, epsilon is split among the entries.
         lower, upper = (np.asarray(bound, dtype="float64")[()] for bound in bounds)
         if name in _QUANTILES:
             q = np.asarray(fields.pop(argument) if argument else 0.5) / (
                 100 if name == "percentile" else 1
             )
-            if q.size > 1:  # those of one axis come first
+            if q.size > 1:  # the quantiles are the first axis of the value
                 q = q.reshape(-1, *[1] * (value.ndim - 1))
-            noise = own.PrivateQuantile.from_epsilon(
+            noise = mechanisms.PrivateQuantile.from_epsilon(
                 q if q.size > 1 else q.item(), epsilon / value.size, lower, upper
             )
         else:
@@ -245,7 +245,9 @@ def _of_records(tool: str, epsilon: float, lower: Any, upper: Any, n: int, dtype
         return LaplaceMechanism(width / n / epsilon).clipped(lower, upper)
     if tool == "var":
         sensitivity = (width / n) ** 2 * (n - 1)
-        return own.BoundedLaplaceMechanism.from_epsilon(epsilon, sensitivity, 0.0, width**2 / 4)
+        return mechanisms.BoundedLaplaceMechanism.from_epsilon(
+            epsilon, sensitivity, 0.0, width**2 / 4
+        )
     whole = tool == "count_nonzero" or (dtype is not None and np.issubdtype(dtype, np.integer))
     law = GeometricMechanism if whole else LaplaceMechanism
     return law(width / epsilon).clipped(lower * n, upper * n)

@@ -12,7 +12,8 @@ import pytensor.tensor as pt
 
 from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import positive_argument, show
-from pymc_dp.mechanisms.base import Mechanism, registered_mechanisms
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.registry import registered_mechanisms
 from pymc_dp.published.privacy import Privacy
 
 FORMAT, VERSION = "pymc_dp release", 1
@@ -38,12 +39,12 @@ def encode(release: Any) -> str:
         "privacy": None if release.privacy is None else _present(asdict(release.privacy)),
         "source": release.source,
     }
-    document = _present(document) | {"value": document["value"]}  # null where it was withheld
+    document = _present(document) | {"value": document["value"]}  # null for withheld entries
     return json.dumps(document, ensure_ascii=False, allow_nan=False)
 
 
 def decode(text: str, known: list[str]) -> dict[str, Any]:
-    """Read the fields of a release, of which these are known; see `Release.from_json`."""
+    """Read the fields of a release, whose names are `known`; see `Release.from_json`."""
     if not isinstance(text, str):
         raise TypeError(f"from_json: JSON text is needed, got {type(text).__name__}")
     try:
@@ -61,7 +62,7 @@ def decode(text: str, known: list[str]) -> dict[str, Any]:
             f"{VERSION}"
         )
     del document["format"], document["version"]
-    # A value of null, alone, was withheld.
+    # A value may be null: a single entry that was withheld.
     required = ("mechanism", *(("value",) if "value" not in document else ()))
     _check_fields("release", document, known, required)
     document["value"] = _number("value", document["value"], or_null=True)
@@ -78,7 +79,7 @@ def _present(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written(array: np.ndarray) -> Any:
-    """Return numbers as nested lists, those that JSON lacks as text or, of NaN, null."""
+    """Return numbers as nested lists, infinite ones as text and NaN as null."""
     if array.ndim:
         return [_written(entry) for entry in array]
     number = array.item()
@@ -125,27 +126,29 @@ def _mechanism(where: str, document: Any) -> Mechanism:
     cls = classes.get(name) if isinstance(name, str) else None
     if cls is None:
         raise ValueError(f"from_json: {where}: unknown mechanism {name!r}; {_one_of(classes)}")
-    own = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
-    variances = _VARIANCES & document.keys() - own.keys()
+    declared = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    variances = _VARIANCES & document.keys() - declared.keys()
     if variances:
         advice = (
             "write sigma = sqrt(variance)"
-            if "sigma" in own
-            else f"write {', '.join(own)}; the scale of Laplace noise is sqrt(variance / 2)"
+            if "sigma" in declared
+            else f"write {', '.join(declared)}; the scale of Laplace noise is sqrt(variance / 2)"
         )
         raise ValueError(
             f"from_json: {where}: {sorted(variances)[0]!r} is a variance, which is no parameter of "
             f"{name}: {advice}"
         )
     states = cls.stated_epsilon is not Mechanism.stated_epsilon
-    required = [n for n, field in own.items() if field.default is MISSING]
-    _check_fields(f"{where} {name}", document, [*own, *([_STATED] if states else [])], required)
+    required = [n for n, field in declared.items() if field.default is MISSING]
+    _check_fields(
+        f"{where} {name}", document, [*declared, *([_STATED] if states else [])], required
+    )
     stated = document.pop(_STATED, None)
     values = {
         field: _mechanism(f"{where}.{field}", value)
         if isinstance(value, dict)
         else value
-        if own[field].type in ("str", "bool") and type(value).__name__ == own[field].type
+        if declared[field].type in ("str", "bool") and type(value).__name__ == declared[field].type
         else _number(f"{where}: {name}: {field}", value)
         for field, value in document.items()
         if value is not None

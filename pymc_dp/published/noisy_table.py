@@ -130,26 +130,29 @@ def from_table(
 
 
 def _law(law: Any) -> Any:
-    found = _LAWS.get(law.lower().replace("_", " "), law) if isinstance(law, str) else law
-    if not (isinstance(found, type) and hasattr(found, "from_sd")):
+    mechanism = _LAWS.get(law.lower().replace("_", " "), law) if isinstance(law, str) else law
+    if not (isinstance(mechanism, type) and hasattr(mechanism, "from_sd")):
         raise TypeError(
             f"from_table: law={law!r}: write one of {', '.join(map(repr, _LAWS))}, or the class of "
             f"a mechanism with from_sd. Of another, write dp.Release(values, mechanism)"
         )
-    return found
+    return mechanism
 
 
 def _places(
     keys: Mapping[str, Sequence[Any]], rows: int
 ) -> tuple[tuple[np.ndarray, ...], tuple[int, ...], dict[str, list]]:
-    """Return where each row stands in the table of these labels, its shape and its coords."""
+    """Return the indices of each row in the table of all labels, its shape and its coords."""
     if not keys:
         return (np.arange(rows),), (rows,), {}
     coords = {dim: list(dict.fromkeys(labels)) for dim, labels in keys.items()}
     shape = tuple(map(len, coords.values()))
-    number = [{label: i for i, label in enumerate(labels)} for labels in coords.values()]
-    at = [[of[x] for x in own] for of, own in zip(number, keys.values(), strict=True)]
-    flat = np.ravel_multi_index(at, shape)
+    numbers = [{label: i for i, label in enumerate(labels)} for labels in coords.values()]
+    indices = [
+        [number_of[x] for x in column]
+        for number_of, column in zip(numbers, keys.values(), strict=True)
+    ]
+    flat = np.ravel_multi_index(indices, shape)
     times = np.bincount(flat, minlength=int(np.prod(shape)))
     if np.any(times != 1):
         wrong = np.unravel_index(int(np.flatnonzero(times != 1)[0]), shape)
@@ -159,4 +162,4 @@ def _places(
             f"from_table: {label} {how}: dims={list(coords)} must label each value once, and a "
             f"value that was withheld needs a row without a number"
         )
-    return tuple(map(np.asarray, at)), shape, coords
+    return tuple(map(np.asarray, indices)), shape, coords

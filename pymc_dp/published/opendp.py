@@ -1,27 +1,27 @@
-"""Releases of OpenDP: measurements, queries of the Context API, summaries of Polars queries.
+"""Releases of OpenDP's measurements, and of queries of its Context API.
 
-OpenDP itself is never imported: all that is read hangs on the objects that the user passes.
+OpenDP itself is never imported: everything is read from the objects that the user passes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pymc_dp import mechanisms as own
+from pymc_dp import mechanisms
 from pymc_dp.mechanisms import Mechanism
+from pymc_dp.published.opendp_noise import INSTEAD, NOISE, check_noisy, selection
 from pymc_dp.published.privacy import Privacy
-from pymc_dp.published.tables import chosen, keyed, positions
+from pymc_dp.published.tables import keyed, positions
 
 if TYPE_CHECKING:
     from pymc_dp.published.record import Release
 
-_WHO, _POLARS = "from_opendp", "from_opendp_summary"
+_WHO = "from_opendp"
 # Combinators that leave the noise as it is, with the argument that holds the measurement.
 _AROUND = {
     "make_chain_mt": "measurement1",
@@ -30,13 +30,7 @@ _AROUND = {
     "make_pureDP_to_zCDP": "measurement",
     "make_zCDP_to_approxDP": "measurement",
 }
-# The noise by the words of Polars summaries, and the law by constructors and measures.
-_NOISE: dict[str, Any] = {
-    "Float Laplace": own.LaplaceMechanism,
-    "Integer Laplace": own.GeometricMechanism,
-    "Float Gaussian": own.GaussianMechanism,
-    "Integer Gaussian": own.DiscreteGaussianMechanism,
-}
+# Law of the noise, by the constructor of the measurement or by its measure.
 _LAWS = {
     "make_laplace": "Laplace",
     "make_geometric": "Laplace",
@@ -44,9 +38,6 @@ _LAWS = {
     "MaxDivergence": "Laplace",
     "ZeroConcentratedDivergence": "Gaussian",
 }
-# Selections, by their name in Polars and by the measure.
-_PURE, _SELECTIONS = ("ExponentialMin", "MaxDivergence"), ("ExponentialMin", "GumbelMin")
-_INSTEAD = "write dp.Release(value, mechanism) with the mechanism that was used"
 
 
 def from_opendp(
@@ -96,8 +87,8 @@ def from_opendp(
     Raises
     ------
     ValueError
-        A measurement whose noise is not among these, is followed by post-processing, is coarse
-        or is none, of a scale below 1e-9 of the value; a scale that contradicts the
+        A measurement with another kind of noise, with post-processing, with noise on a coarse
+        grid, or with a scale that is negligible beside the value; a scale that contradicts the
         sensitivity; a value of another kind.
     TypeError
         Not a query or measurement of OpenDP.
@@ -123,7 +114,7 @@ def from_opendp(
     if not (hasattr(measurement, "output_measure") and hasattr(measurement, "map")):
         raise TypeError(
             f"{_WHO}: a measurement or a query of OpenDP is needed, got {type(made_by).__name__}; "
-            f"{_INSTEAD}"
+            f"{INSTEAD}"
         )
     function, arguments, d_mid = _noise_of(measurement, d_in)
     if function in ("make_composition", "make_basic_composition"):
@@ -134,9 +125,9 @@ def from_opendp(
                 f"their {len(parts)} values, and leave sensitivity= out"
             )
         each = {"d_in": d_mid, "groups": groups, **described}
-        return [from_opendp(cls, *one, **each) for one in zip(parts, value, strict=True)]  # type: ignore[arg-type]
+        return [from_opendp(cls, *pair, **each) for pair in zip(parts, value, strict=True)]  # type: ignore[arg-type]
     privacy = None if d_in is None else _loss(measurement, d_in)
-    found: dict[str, Any] = {"privacy": privacy, "source": "OpenDP"}
+    attributes: dict[str, Any] = {"privacy": privacy, "source": "OpenDP"}
     if function in _ANSWERS:
         mechanism, value = _ANSWERS[function](arguments, value)
     elif function.endswith("_threshold"):
@@ -149,28 +140,20 @@ def from_opendp(
             )
         noisy = np.array([*value.values()]) if value else np.zeros(0, "int64")
         mechanism = _additive(function.removesuffix("_threshold"), arguments, noisy)
-        mechanism = getattr(mechanism, "inner", mechanism)  # of unsigned numbers: none is below 0
+        mechanism = getattr(mechanism, "inner", mechanism)  # not clipped
         mechanism = mechanism.suppressed(below=arguments["threshold"], empty=True)
         value, labels = keyed(_WHO, {"group": [*value]}, noisy, groups)
-        found |= labels
+        attributes |= labels
     else:
         mechanism = _additive(function, arguments, np.asarray(value))
     if sensitivity is not None:
         _check_scale(mechanism, privacy, sensitivity, d_in)
-    return cls(**{"value": value, "mechanism": mechanism} | found | described)
-
-
-def _selection(what: str, kind: str, scale: float) -> Mechanism:
-    """Return the selection: OpenDP adds exponential noise, or Gumbel's under zCDP."""
-    _check_noisy(what, scale, 0.0)
-    if kind in _PURE:
-        return own.NoisyMax("exponential", scale)
-    return own.ExponentialMechanism(1 / scale)
+    return cls(**{"value": value, "mechanism": mechanism} | attributes | described)
 
 
 def _of_measure(arguments: Mapping[str, Any]) -> Mechanism:
     kind, scale = str(arguments["output_measure"]), float(arguments["scale"])
-    return _selection(f"{_WHO}: the selection", kind, scale)
+    return selection(f"{_WHO}: the selection", kind, scale)
 
 
 def _of_scores(arguments: Mapping[str, Any], value: Any) -> tuple[Mechanism, Any]:
@@ -191,35 +174,35 @@ def _bits(value: Any) -> np.ndarray:
     return np.array([_bits(row) if isinstance(row, bytes) else row for row in value])
 
 
-# What adds no noise to numbers, with the mechanism and the value as it is published here: labels
-# become positions. Of bits each is with probability f one that was drawn.
+# Measurements that add no noise to numbers: the mechanism, and the value with labels as positions.
+# Of a bit vector each bit is replaced, with probability f, by a fair coin.
 _ANSWERS: dict[str, Callable[[Mapping[str, Any], Any], tuple[Mechanism, Any]]] = {
-    "make_randomized_response_bool": lambda a, z: (own.RandomizedResponse(a["prob"]), z),
+    "make_randomized_response_bool": lambda a, z: (mechanisms.RandomizedResponse(a["prob"]), z),
     "make_randomized_response": lambda a, z: (
-        own.RandomizedResponse(a["prob"], len(a["categories"])),
+        mechanisms.RandomizedResponse(a["prob"], len(a["categories"])),
         positions(_WHO, a["categories"], z),
     ),
     "make_randomized_response_bitvec": lambda a, z: (
-        own.RandomizedResponse(1 - a["f"] / 2),
+        mechanisms.RandomizedResponse(1 - a["f"] / 2),
         _bits(z),
     ),
     "make_noisy_max": _of_scores,
     "make_private_quantile": lambda a, z: (_of_measure(a), positions(_WHO, a["candidates"], z)),
-    "make_canonical_noise": lambda a, z: (own.TulapMechanism(*a["d_out"], a["d_in"]), z),
+    "make_canonical_noise": lambda a, z: (mechanisms.TulapMechanism(*a["d_out"], a["d_in"]), z),
 }
 
 
 def _noise_of(measurement: Any, d_in: Any) -> tuple[str, Mapping[str, Any], Any]:
-    """Return the constructor of the noise, its arguments, and the distance of what it is given.
+    """Return the constructor of the noise, its arguments, and the distance of its inputs.
 
-    Every object of OpenDP keeps both, for `opendp.prelude.serialize`.
+    Every object of OpenDP keeps its constructor and arguments, for `opendp.prelude.serialize`.
     """
     while True:
         made = getattr(measurement, "__opendp_dict__", None)
         if made is None:
             raise ValueError(
                 f"{_WHO}: this version of OpenDP does not say how the measurement was made; "
-                f"{_INSTEAD}, whose scale is sensitivity / epsilon for Laplace noise and "
+                f"{INSTEAD}, whose scale is sensitivity / epsilon for Laplace noise and "
                 f"sensitivity / sqrt(2 rho) for Gaussian noise"
             )
         function, arguments = made["__function__"], made["__kwargs__"]
@@ -238,7 +221,7 @@ def _additive(function: str, arguments: Mapping[str, Any], value: np.ndarray) ->
             "mechanism.clipped(lower, upper) or .rounded(digits)"
         )
         why = changed if function == "make_chain_pm" else ""
-        raise ValueError(f"{_WHO}: {function} is not read{why}; {_INSTEAD}, if there is one")
+        raise ValueError(f"{_WHO}: {function} is not read{why}; {INSTEAD}, if there is one")
     atom = str(arguments["input_domain"].type).rstrip(">").split("<")[-1]
     whole, scale, k = atom[0] in "iu", float(arguments["scale"]), arguments.get("k")
     if value.dtype.kind not in ("iu" if whole else "f"):
@@ -247,13 +230,13 @@ def _additive(function: str, arguments: Mapping[str, Any], value: np.ndarray) ->
             f"{_WHO}: the measurement releases {numbers} ({atom}); got the value {value}: pass "
             f"what was released, as it is"
         )
-    _check_noisy(f"{_WHO}: the value", scale, value)
+    check_noisy(f"{_WHO}: the value", scale, value)
     if k is not None and (k > 0 if whole else 2.0**k > 1e-6 * scale):
         raise ValueError(
             f"{_WHO}: the noise is on multiples of 2**{k}, a grid too coarse to be left out; "
-            f"{_INSTEAD}, if there is one"
+            f"{INSTEAD}, if there is one"
         )
-    mechanism: Mechanism = _NOISE[f"{'Integer' if whole else 'Float'} {law}"](scale)
+    mechanism: Mechanism = NOISE[f"{'Integer' if whole else 'Float'} {law}"](scale)
     if arguments.get("bounds") is not None:
         lower, upper = arguments["bounds"]
         raise ValueError(
@@ -262,23 +245,6 @@ def _additive(function: str, arguments: Mapping[str, Any], value: np.ndarray) ->
             f"model release statistic.clip({lower}, {upper})"
         )
     return mechanism.clipped(lower=0) if atom[0] == "u" else mechanism
-
-
-def _check_noisy(what: str, scale: float, value: Any) -> None:
-    """Refuse an exact number: what OpenDP adds to floats for their rounding is no noise.
-
-    That is about 1e-14 of the largest sum that is possible. A sum over n records has noise of at
-    least 1 / (n epsilon) of it.
-    """
-    size = np.abs(np.asarray(value, "float64")).max(initial=0.0)
-    rounding = 1e-11 if np.asarray(value).dtype.kind == "f" else 0.0
-    if scale <= rounding * size:
-        raise ValueError(
-            f"{what} is exact: noise of scale {scale:.3g} is none beside {size:.6g}, so that it is "
-            f"no release: state it in the model as it is, such as shape=n for a number of records. "
-            f"Where the number of records is public, no data set has one record more: one record "
-            f"replaced is unit_of(contributions=2) of OpenDP"
-        )
 
 
 def _loss(measurement: Any, d_in: Any) -> Privacy:
@@ -291,7 +257,7 @@ def _loss(measurement: Any, d_in: Any) -> Privacy:
     return Privacy(
         neighbouring=f"{metric} <= {d_in}",
         measure=measure,
-        # A loss of zero or infinity is none that could be stated.
+        # `Privacy` takes no loss of zero or infinity.
         **{name: x for name, x in stated.items() if x is not None and 0 < x < math.inf},
     )
 
@@ -314,163 +280,3 @@ def _check_scale(mechanism: Mechanism, privacy: Privacy | None, sensitivity: Any
             f"{epsilon if rho is None else rho:.8g} at d_in={d_in} make it {expected:.8g}. Where "
             f"the number of records is fixed, replacing one is d_in=2 under SymmetricDistance"
         )
-
-
-def from_opendp_summary(
-    cls: type[Release],
-    summary: Any,
-    frame: Any,
-    column: str | None = None,
-    *,
-    groups: Sequence[Any] | None = None,
-    lengths: ArrayLike | None = None,
-    candidates: Sequence[Any] | None = None,
-    **described: Any,
-) -> Release:
-    """Read one column of a data frame that an OpenDP Polars query released.
-
-    Columns of unsigned integers, such as those of ``dp.len()`` by default, are clamped at zero,
-    and their noise is ``.clipped(lower=0)``. In a grouped query the other columns label the
-    entries, in the order of the frame's rows: they become dims and coords.
-
-    Parameters
-    ----------
-    summary : polars or pandas data frame
-        ``query.summarize()``.
-    frame : polars or pandas data frame
-        ``query.release().collect()``.
-    column : str, optional
-        Which column; may be left out where there is only one.
-    groups : sequence, optional
-        Where groups were left out whose noisy count was below a threshold: all groups that
-        could be there. The value is in their order, NaN where one is not.
-    lengths : array_like, optional
-        Of a mean over a public number of records, that number, for each row. The release is
-        then that of the **sum** of the records.
-    candidates : sequence, optional
-        Of a median or quantile, the candidates of the query. The release is the position among
-        them; its statistic is, for each candidate c, ``-abs((1 - alpha) * (x < c).sum() - alpha
-        * (x > c).sum())``.
-    **described
-        `name` (by default the column's), `dims`, `coords`, `privacy` and `source`.
-
-    Raises
-    ------
-    ValueError
-        No such column; one that is computed from several noisy numbers (a mean), by another
-        mechanism (a median), or without noise; groups that were left out because a noisy
-        count, of this column or another, was below a threshold.
-    TypeError
-        A frame that is none, or was not collected.
-
-    Examples
-    --------
-    As ``query.summarize()`` and ``query.release().collect()`` return them:
-
-    >>> import polars as pl
-    >>> import pymc_dp as dp
-    >>> said = {"column": ["n"], "aggregate": ["Frame Length"], "distribution": ["Integer Laplace"]}
-    >>> summary = pl.DataFrame({**said, "scale": [2.0]})
-    >>> frame = pl.DataFrame({"n": [41]}, schema={"n": pl.UInt32})
-    >>> dp.Release.from_opendp_summary(summary, frame).mechanism
-    GeometricMechanism(scale=2.0).clipped(lower=0.0)
-    """
-    for name, table in (("summary", summary), ("frame", frame)):
-        if not hasattr(table, "columns") or hasattr(table, "collect"):
-            raise TypeError(
-                f"{_POLARS}: {name} must be a data frame, got {type(table).__name__}: "
-                f"write query.summarize() for the summary and query.release().collect() for the "
-                f"frame"
-            )
-    rows = summary.to_dicts() if hasattr(summary, "to_dicts") else summary.to_dict("records")
-    if not {"column", "distribution", "scale"} <= set(summary.columns):
-        raise ValueError(
-            f"{_POLARS}: the summary has the columns {list(summary.columns)}; it must be what "
-            f"query.summarize() returns"
-        )
-    released = list(dict.fromkeys(row["column"] for row in rows))
-    column = chosen(_POLARS, column, [name for name in released if name in frame.columns])
-    # There is none where it is None or, in pandas, NaN.
-    cuts = {row["column"]: row.get("threshold") for row in rows}
-    cuts = {name: cut for name, cut in cuts.items() if cut is not None and cut == cut}
-    decides = next(iter(cuts), None)
-    if cuts and groups is None:
-        raise ValueError(
-            f"{_POLARS}: groups whose noisy count was below {cuts[decides]} were left out, "
-            f"and which ones are there depends on the data. Name all that could be there, with "
-            f"groups=[...], or state them in the query, with .with_keys(...) or Margin(by=..., "
-            f"invariant='keys')"
-        )
-    if cuts and column not in cuts:
-        raise ValueError(
-            f"{_POLARS}: whether a row of {column!r} is there was decided by {decides!r}, "
-            f"another statistic. Read {decides!r}, and write dp.Release(values, "
-            f"mechanism.suppressed(where=np.isnan(values))) for {column!r}, NaN where absent"
-        )
-    parts = [row for row in rows if row["column"] == column]
-    aggregates, noise = (
-        " and ".join(str(row.get(key)) for row in parts) for key in ("aggregate", "distribution")
-    )
-    what = f"{_POLARS}: column {column!r} ({aggregates})"
-    value = np.asarray(frame[column].to_numpy())
-    if noise in _SELECTIONS and candidates is None:
-        raise ValueError(
-            f"{what} is a quantile, selected among candidates: candidates= must be those of the "
-            f"query. The release is the position of the published one among them, of the "
-            f"statistic -abs((1 - alpha) * (number below) - alpha * (number above)) of each"
-        )
-    if lengths is not None and len(parts) == 1:
-        raise ValueError(f"{what} is no mean: leave lengths= out")
-    if noise in _SELECTIONS:
-        # The scores there are whole numbers: multiples by the denominator of alpha as a float.
-        alpha = Fraction(float(aggregates.removesuffix("-Quantile")))
-        noisy = _selection(what, noise, float(parts[0]["scale"]) / alpha.denominator)
-        value = positions(_POLARS, candidates or (), value)
-    elif any(row["distribution"] not in _NOISE for row in parts):
-        raise ValueError(f"{what} has {noise} noise, which is not read; {_INSTEAD}")
-    else:
-        _check_noisy(what, max(float(row["scale"]) for row in parts), value)
-        noisy = _NOISE[parts[0]["distribution"]](float(parts[0]["scale"]))
-        if len(parts) > 1:
-            exact = [row["column"] for row in rows if row["scale"] == 0 and row["column"] != column]
-            length = f"frame[{exact[0]!r}]" if exact else "..."
-            value = _sum_of_mean(what, parts, value, lengths, length)
-            value = np.round(value).astype("int64") if noisy.is_discrete else value
-        if column in cuts:
-            # Counts are kept above the threshold, unlike those of make_laplace_threshold.
-            noisy = noisy.suppressed(below=cuts[column] + 1, empty=True)
-        elif value.dtype.kind == "u":
-            noisy = noisy.clipped(lower=0)
-        elif noisy.is_discrete and np.any(value == 0) and not np.any(value < 0):
-            raise ValueError(
-                f"{_POLARS}: the zeros of {column!r} ({aggregates}) were cut there if its numbers "
-                f"were unsigned, which csv files and pandas forget. Pass the Polars frame or a "
-                f"parquet file of it, or say which: frame.cast({{{column!r}: pl.UInt32}}) if they "
-                f"were; dp.Release(frame[{column!r}], dp.{noisy!r}) if not"
-            )
-    keys = {name: frame[name].to_list() for name in frame.columns if name not in released}
-    made: dict[str, Any] = {"name": column, "source": f"OpenDP Polars: {aggregates}"}
-    if keys:
-        value, found = keyed(_POLARS, keys, value, groups)
-        made |= {"dims": found["dims"]} if "dims" in described else found
-    elif len(value) == 1:
-        value = value[0]
-    else:
-        raise ValueError(f"{_POLARS}: {len(value)} rows, and no column that labels them")
-    return cls(**made | {"value": value, "mechanism": noisy} | described)
-
-
-def _sum_of_mean(what: str, parts: Any, mean: Any, lengths: Any, length: str) -> np.ndarray:
-    """Return the noisy sum that was divided by a public number of records."""
-    noise = {row["aggregate"]: row["scale"] for row in parts}
-    if [*noise] != ["Sum", "Length"] or noise["Length"] > 0:
-        raise ValueError(
-            f"{what} is a ratio of noisy numbers, which is no release with additive noise. Of a "
-            f"mean, release the sum and the length"
-        )
-    if lengths is None:
-        raise ValueError(
-            f"{what} is (sum + noise) / n for a public number n of records. Release the sum of the "
-            f"records in the model, and say the number of records of each row: lengths={length}"
-        )
-    return np.asarray(lengths) * mean

@@ -105,30 +105,34 @@ def from_pipelinedp(
             f"dp.thresholds.pipelinedp(epsilon, delta, max_partitions) {apart}. Selection by "
             f"truncated geometric, the default, has no threshold"
         )
-    value, found = keyed(_WHO, {"partition": list(rows)}, values, partitions)
+    value, labels = keyed(_WHO, {"partition": list(rows)}, values, partitions)
     if np.isnan(value).any():
         raise ValueError(f"{_WHO}: public partitions are all there, but the results lack some")
     name = "normalized_sum" if metric == "mean" else metric
     made = {"value": value, "mechanism": mechanism, "source": f"PipelineDP: {metric}"}
-    return cls(**made | {"name": name} | found | described)
+    return cls(**made | {"name": name} | labels | described)
 
 
 def _from_report(report: str, metric: str) -> tuple[Any, Any, float] | None:
     """Return the law and scale of a metric's noise, and the middle of a mean's bounds."""
     if "Computation graph" not in report:
         return None
-    of_mean = re.search(rf"'normalized_sum' = sum of \(value - {_NUMBER}\)", report)
-    what = "'normalized_sum'" if metric == "mean" else rf"'{metric}'"
-    text = rf"(?:DP {metric} with|Applied to {what})\s+(Laplace|Gaussian) mechanism:\s+"
-    found = re.search(rf"{text}parameter={_NUMBER}", report)
-    if found is None:
+    mean_line = re.search(rf"'normalized_sum' = sum of \(value - {_NUMBER}\)", report)
+    column = "'normalized_sum'" if metric == "mean" else rf"'{metric}'"
+    text = rf"(?:DP {metric} with|Applied to {column})\s+(Laplace|Gaussian) mechanism:\s+"
+    noise_line = re.search(rf"{text}parameter={_NUMBER}", report)
+    if noise_line is None:
         raise ValueError(
             f"{_WHO}: the report has no line on the noise of {metric!r}. Give it after "
             f"accountant.compute_budgets() and list(results). Beside a mean the sum is mean * "
             f"count, which has no noise of its own: read 'mean', whose release is the noisy sum of "
-            f"(value - {of_mean[1] if of_mean else 'middle'})"
+            f"(value - {mean_line[1] if mean_line else 'middle'})"
         )
-    return _LAWS[found[1].lower()], float(found[2]), float(of_mean[1]) if of_mean else 0.0
+    return (
+        _LAWS[noise_line[1].lower()],
+        float(noise_line[2]),
+        float(mean_line[1]) if mean_line else 0.0,
+    )
 
 
 def _from_deviations(kind: str, metric: str, rows: dict[Any, dict]) -> tuple[Any, Any, float]:

@@ -85,6 +85,6 @@ class Privacy:
 
 
 def check_text(owner: str, name: str, text: Any) -> None:
-    """Refuse what is no text."""
+    """Refuse a field that is neither text nor None."""
     if text is not None and not isinstance(text, str):
         raise TypeError(f"{owner}: {name} must be text, got {text!r}")

@@ -13,18 +13,21 @@ from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.held import Coords, Held, held, positions
 from pymc_dp.graphs.values import known_value
+from pymc_dp.mechanisms.alignment import placed, reordered, wrong_shape
 from pymc_dp.mechanisms.arguments import refuse_unless
-from pymc_dp.mechanisms.base import (
-    Mechanism,
-    by_which_rule,
-    check_attainable,
-    is_published,
-    placed,
-    reordered,
-    wrong_shape,
-)
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.checks import by_which_rule, check_attainable, is_published
 from pymc_dp.mechanisms.html import html_table
-from pymc_dp.published import census, diffprivlib, encoding, opendp, pipelinedp, smartnoise, tumult
+from pymc_dp.published import (
+    census,
+    diffprivlib,
+    encoding,
+    opendp,
+    opendp_summary,
+    pipelinedp,
+    smartnoise,
+    tumult,
+)
 from pymc_dp.published.privacy import Privacy, check_text
 
 Labels = Mapping[str, Sequence[Any]]
@@ -89,24 +92,26 @@ class Release:
                 f"Release: mechanism must be a mechanism such as dp.LaplaceMechanism(scale); got "
                 f"{type(self.mechanism).__name__}"
             )
-        own = _held(self.value)
+        entries = _held(self.value)
         refuse_unless(
-            is_published(self.mechanism, own.numbers),
-            own.numbers,
+            is_published(self.mechanism, entries.numbers),
+            entries.numbers,
             "Release",
             "value",
             "finite",
             f"Where entries were withheld (NaN, or masked), {by_which_rule(self.mechanism)}.",
         )
-        dims = _dims(own.dims if self.dims is None else self.dims, own.numbers.shape)
-        coords = _coords(self.coords, dims, _placed(own, dims, {}).numbers.shape)
-        own = _placed(own, dims, coords or {})
-        value = own.numbers
-        # Labels that are not stated are those that the value came with.
-        named = dict(zip(dims or (), own.labels, strict=False))
-        found = {dim: labels for dim, labels in named.items() if labels is not None}
-        coords = _coords(found | dict(coords or {}) or None, dims, value.shape)
-        mechanism = placed(self.mechanism, dims, coords or {}, self.name or "Release", own.labels)
+        dims = _dims(entries.dims if self.dims is None else self.dims, entries.numbers.shape)
+        coords = _coords(self.coords, dims, _placed(entries, dims, {}).numbers.shape)
+        entries = _placed(entries, dims, coords or {})
+        value = entries.numbers
+        # Stated labels take the place of those that the value came with.
+        named = dict(zip(dims or (), entries.labels, strict=False))
+        attached = {dim: labels for dim, labels in named.items() if labels is not None}
+        coords = _coords(attached | dict(coords or {}) or None, dims, value.shape)
+        mechanism = placed(
+            self.mechanism, dims, coords or {}, self.name or "Release", entries.labels
+        )
         wrong = wrong_shape(mechanism, value.shape, mechanism.release_ndim)
         if wrong is not None:
             raise ValueError(
@@ -122,13 +127,13 @@ class Release:
             raise TypeError(
                 f"Release: privacy must be a dp.Privacy, got {type(self.privacy).__name__}"
             )
-        labels = own.labels if dims is None else (None,) * value.ndim
+        labels = entries.labels if dims is None else (None,) * value.ndim
         kept = {"value": value, "mechanism": mechanism, "dims": dims, "coords": coords}
         for name, field in (kept | {"_labels": labels}).items():
             object.__setattr__(self, name, field)
 
     from_opendp = classmethod(opendp.from_opendp)
-    from_opendp_summary = classmethod(opendp.from_opendp_summary)
+    from_opendp_summary = classmethod(opendp_summary.from_opendp_summary)
     from_diffprivlib = classmethod(diffprivlib.from_diffprivlib)
     from_smartnoise = classmethod(smartnoise.from_smartnoise)
     from_pipelinedp = classmethod(pipelinedp.from_pipelinedp)
@@ -137,7 +142,7 @@ class Release:
 
     @property
     def held(self) -> Held:
-        """The value, with the labels of what has no dims: a model may say which these are."""
+        """The value, with its labels if it has no dims: the dims of a model may match them."""
         return Held(self.value, self.__dict__["_labels"])
 
     def reindex(self, coords: Coords) -> Release:
@@ -168,23 +173,26 @@ class Release:
         >>> release.reindex({"town": ["Aa", "Bo"]}).mechanism
         LaplaceMechanism(scale=[2., 1.])
         """
-        own = self.coords or {}
-        wanted = {dim: new for dim in own if (new := coords.get(dim)) is not None}
+        present = self.coords or {}
+        wanted = {dim: new for dim in present if (new := coords.get(dim)) is not None}
         if not wanted:
             raise ValueError(
                 f"Release: coords label {tuple(coords)}, and the release labels "
-                f"{tuple(own)}: give dims and labels to one of the two"
+                f"{tuple(present)}: give dims and labels to one of the two"
             )
         try:
-            at = {dim: positions(own[dim], labels, dim) for dim, labels in wanted.items()}
+            places = {dim: positions(present[dim], labels, dim) for dim, labels in wanted.items()}
         except ValueError as error:
             raise ValueError(f"{self.name or 'Release'!r} {error}") from None
-        index = [at.get(dim) for dim in self.dims or ()]
+        index = [places.get(dim) for dim in self.dims or ()]
         value = self.value
-        for axis, these in enumerate(index):
-            value = value if these is None else value.take(these, axis)
+        for axis, order in enumerate(index):
+            value = value if order is None else value.take(order, axis)
         return replace(
-            self, value=value, mechanism=reordered(self.mechanism, index), coords={**own, **wanted}
+            self,
+            value=value,
+            mechanism=reordered(self.mechanism, index),
+            coords={**present, **wanted},
         )
 
     def _repr_html_(self) -> str:
@@ -301,17 +309,17 @@ def _held(value: Any) -> Held:
             f"observed=value)"
         )
     try:
-        own = held(value.data if isinstance(value, Constant) else value)
+        entries = held(value.data if isinstance(value, Constant) else value)
     except TypeError:
         raise TypeError(
             f"Release: value must be a number or an array of numbers; got {value!r}"
         ) from None
-    return replace(own, numbers=_numbers(own.numbers))
+    return replace(entries, numbers=_numbers(entries.numbers))
 
 
-def _placed(own: Held, dims: tuple[str, ...] | None, coords: Labels) -> Held:
+def _placed(entries: Held, dims: tuple[str, ...] | None, coords: Labels) -> Held:
     try:
-        return own.placed(dims, coords)
+        return entries.placed(dims, coords)
     except ValueError as error:
         raise ValueError(f"Release: value {error}") from None
 

@@ -81,36 +81,36 @@ def from_smartnoise(
         )
     noisy = {symbol.name: symbol for symbol in inner._select_symbols}
     noise = dict(zip(noisy, reader._get_mechanisms(inner), strict=True))
-    # Of each column that comes out, what it is computed from.
-    texts = [str(one.expression).strip("() ") for one in outer.select.namedExpressions]
+    # The expression that each published column is computed from.
+    texts = [str(named.expression).strip("() ") for named in outer.select.namedExpressions]
     source = dict(zip(columns, texts, strict=True))
     types = dict(zip(columns, (s.expression.type() for s in outer._select_symbols), strict=True))
     keys = {name: columns[name] for name in columns if noise.get(source[name], 0) is None}
     column = chosen(_WHO, column, [name for name in columns if name not in keys])
-    own = source[column]
-    if own not in noise:
+    expression = source[column]
+    if expression not in noise:
         raise ValueError(
-            f"{_WHO}: {column!r} is {own}, computed from several noisy numbers (an AVG is SUM / "
-            f"COUNT), and no release with additive noise: select the SUM and the COUNT, and read "
-            f"these"
+            f"{_WHO}: {column!r} is {expression}, computed from several noisy numbers (an AVG is "
+            f"SUM / COUNT), and no release with additive noise: select the SUM and the COUNT, and "
+            f"read both"
         )
-    kind = type(noise[own]).__name__
+    kind = type(noise[expression]).__name__
     if kind not in _NOISE:
         raise ValueError(f"{_WHO}: {kind} noise is not read; write dp.Release(value, mechanism)")
-    law, decided = _NOISE[kind](float(noise[own].scale)), ""
+    law, decided = _NOISE[kind](float(noise[expression].scale)), ""
     if outer.censor_dims:
         decides = noise[key := next(name for name in noisy if noisy[name].is_key_count)]
         by, tau = _NOISE[type(decides).__name__](float(decides.scale)), float(decides.threshold)
-        if own == key:
+        if expression == key:
             law = law.suppressed(below=tau, empty=bool(keys))
-        elif own == "count_star" and decides.max_contrib == 1:
-            # One row an individual: both count the same.
+        elif expression == "count_star" and decides.max_contrib == 1:
+            # One row per individual: rows and individuals are equally many.
             law = law.suppressed(below=tau, by=by, empty=bool(keys))
         else:
             decided = f"dp.{by!r}.thresholded({tau:.17g})"
     elif groups is not None:
         law = law.suppressed(empty=True)
-    if outer.clamp_counts and noisy[own].is_count:
+    if outer.clamp_counts and noisy[expression].is_count:
         law = law.clipped(lower=0)
     law = law.truncated() if types[column] == "int" else law  # by int()
     if decided:
@@ -125,10 +125,12 @@ def from_smartnoise(
             f"{_WHO}: groups whose noisy number of individuals was below tau were left out "
             f"(censor_dims): groups= must name all groups that could be there"
         )
-    found: dict[str, Any] = {}
+    labels: dict[str, Any] = {}
     value: Any = columns[column][0] if columns[column] else np.nan
     if keys:
-        value, found = keyed(_WHO, keys, columns[column], groups)
-    privacy = Privacy(epsilon=float(noise[own].epsilon), delta=float(noise[own].delta) or None)
+        value, labels = keyed(_WHO, keys, columns[column], groups)
+    privacy = Privacy(
+        epsilon=float(noise[expression].epsilon), delta=float(noise[expression].delta) or None
+    )
     made = {"value": value, "mechanism": law, "privacy": privacy, "name": column}
-    return cls(**made | {"source": f"SmartNoise SQL: {own}"} | found | described)
+    return cls(**made | {"source": f"SmartNoise SQL: {expression}"} | labels | described)

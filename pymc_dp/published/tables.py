@@ -16,7 +16,7 @@ def columns_of(who: str, rows: Any) -> dict[str, list]:
         return {str(name): list(column) for name, column in rows.items()}
     if isinstance(rows, Sequence) and rows and isinstance(rows[0], list | tuple):
         names, *body = rows
-        return {str(name): [row[at] for row in body] for at, name in enumerate(names)}
+        return {str(name): [row[j] for row in body] for j, name in enumerate(names)}
     raise TypeError(
         f"{who}: a data frame, or rows with a header as reader.execute returns them, is needed; "
         f"got {type(rows).__name__}"
@@ -24,7 +24,7 @@ def columns_of(who: str, rows: Any) -> dict[str, list]:
 
 
 def chosen(who: str, column: str | None, released: Sequence[str]) -> str:
-    """Return the column that is meant among those that were released."""
+    """Return the named column of those that were released, or the only one."""
     if column is None and len(released) == 1:
         return released[0]
     if column is None or column not in released:
@@ -34,12 +34,14 @@ def chosen(who: str, column: str | None, released: Sequence[str]) -> str:
 
 
 def positions(who: str, labels: Sequence[Any], value: Any) -> np.ndarray:
-    """Return where published labels are among all of them."""
-    at, found = {label: k for k, label in enumerate(labels)}, np.asarray(value, dtype=object)
-    strange = [label for label in found.ravel() if label not in at]
+    """Return the positions of published labels among all labels."""
+    place, published = {label: k for k, label in enumerate(labels)}, np.asarray(value, dtype=object)
+    strange = [label for label in published.ravel() if label not in place]
     if strange:
         raise ValueError(f"{who}: {strange[0]!r} is none of {', '.join(map(repr, labels))}")
-    return np.array([at[label] for label in found.ravel()], dtype="int64").reshape(found.shape)
+    return np.array([place[label] for label in published.ravel()], dtype="int64").reshape(
+        published.shape
+    )
 
 
 def keyed(
@@ -47,18 +49,18 @@ def keyed(
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the values of rows with these keys, and the dims and coords that say which they are.
 
-    Groups are all that could be there: the values are then in their order, NaN where one is not.
+    `groups` are all that could be there: the values are then in their order, NaN for absent ones.
     """
     dim, values = "_".join(keys), np.asarray(values)
     labels = [_label(row) for row in zip(*keys.values(), strict=True)]
     if groups is None:
         return values, {"dims": dim, "coords": {dim: labels}}
     named = [_label(group if isinstance(group, tuple | list) else (group,)) for group in groups]
-    at = positions(f"{who}: groups= must name all groups that could be there", named, labels)
+    places = positions(f"{who}: groups= must name all groups that could be there", named, labels)
     if len(set(named)) < len(named) or len(set(labels)) < len(labels):
-        raise ValueError(f"{who}: groups= must name each group once, and the rows be of one each")
+        raise ValueError(f"{who}: groups= must name each group once, with at most one row")
     full = np.full(len(named), np.nan)
-    full[at] = values
+    full[places] = values
     full = full if np.isnan(full).any() else full.astype(values.dtype)
     return full, {"dims": dim, "coords": {dim: named}}
 

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymc_dp import mechanisms as own
+from pymc_dp import mechanisms
 from pymc_dp.published.tables import chosen, columns_of, keyed
 
 if TYPE_CHECKING:
     from pymc_dp.published.record import Release
 
 _WHO = "from_tumult"
-# Its parameter is the scale of Laplace and geometric noise, but the variance of Gaussian noise.
+# The noise parameter is the scale of Laplace and geometric noise, but the variance of Gaussian
+# noise.
 _NOISE: dict[str, Any] = {
-    "LAPLACE": own.LaplaceMechanism,
-    "GEOMETRIC": own.GeometricMechanism,
-    "GAUSSIAN": lambda variance: own.GaussianMechanism(np.sqrt(variance)),
-    "DISCRETE_GAUSSIAN": lambda variance: own.DiscreteGaussianMechanism(np.sqrt(variance)),
+    "LAPLACE": mechanisms.LaplaceMechanism,
+    "GEOMETRIC": mechanisms.GeometricMechanism,
+    "GAUSSIAN": lambda variance: mechanisms.GaussianMechanism(np.sqrt(variance)),
+    "DISCRETE_GAUSSIAN": lambda variance: mechanisms.DiscreteGaussianMechanism(np.sqrt(variance)),
 }
-# What is not read, and what to write.
+# What to write for noise that is not read.
 _INSTEAD = {
     "EXPONENTIAL": "a quantile is drawn from the intervals between the records: write "
     "dp.Release(value, dp.PrivateQuantile(q, rate, lower, upper)), with rate=epsilon / (2 * max(q, "
@@ -47,8 +48,8 @@ def from_tumult(
 ) -> Release:
     """Read the answer of a query of Tumult Analytics.
 
-    Its parameter is a scale for Laplace and geometric noise, and the **variance** for Gaussian
-    and discrete Gaussian noise.
+    The noise parameter is a scale for Laplace and geometric noise, and the **variance** for
+    Gaussian and discrete Gaussian noise.
 
     Parameters
     ----------
@@ -81,10 +82,10 @@ def from_tumult(
     GaussianMechanism(sigma=3.0)
     """
     try:
-        # In an answer of the library the names are members of an enumeration.
+        # The library names its mechanisms by members of an enumeration.
         named = [
-            (str(getattr(law := one["noise_mechanism"], "name", law)), one["noise_parameter"])
-            for one in noise_info
+            (str(getattr(law := entry["noise_mechanism"], "name", law)), entry["noise_parameter"])
+            for entry in noise_info
         ]
     except (TypeError, KeyError):
         raise TypeError(
@@ -92,19 +93,19 @@ def from_tumult(
             f"query is evaluated, a list of {{'noise_mechanism': ..., 'noise_parameter': ...}}; "
             f"got {noise_info!r}"
         ) from None
-    what = " and ".join(name for name, _ in named)
-    if what not in _NOISE:
-        why = _INSTEAD.get(what, _RATIO)
-        raise ValueError(f"{_WHO}: an answer with {what or 'no'} noise is not read: {why}")
-    noise = _NOISE[what](float(named[0][1]))
-    found: dict[str, Any] = {}
+    kind = " and ".join(name for name, _ in named)
+    if kind not in _NOISE:
+        why = _INSTEAD.get(kind, _RATIO)
+        raise ValueError(f"{_WHO}: an answer with {kind or 'no'} noise is not read: {why}")
+    noise = _NOISE[kind](float(named[0][1]))
+    labels: dict[str, Any] = {}
     if hasattr(value, "columns"):
-        value, found = _of_frame(value, column, groups, below)
+        value, labels = _of_frame(value, column, groups, below)
     elif groups is not None or column is not None:
         raise TypeError(f"{_WHO}: column= and groups= are of a data frame; write df.toPandas()")
     noise = noise if below is None else noise.suppressed(below=below)
-    made = {"value": value, "mechanism": noise, "source": f"Tumult Analytics: {what}"}
-    return cls(**made | found | described)
+    made = {"value": value, "mechanism": noise, "source": f"Tumult Analytics: {kind}"}
+    return cls(**made | labels | described)
 
 
 def _of_frame(frame: Any, column: Any, groups: Any, below: Any) -> tuple[Any, dict[str, Any]]:
@@ -113,10 +114,10 @@ def _of_frame(frame: Any, column: Any, groups: Any, below: Any) -> tuple[Any, di
     values = np.asarray(columns.pop(column))
     if not columns:
         return (values[0] if len(values) else np.nan), {"name": column}
-    value, found = keyed(_WHO, columns, values, groups)
+    value, labels = keyed(_WHO, columns, values, groups)
     if (groups is None and below is not None) or (below is None and np.any(value != value)):
         raise ValueError(
             f"{_WHO}: the groups of a KeySet are all there, unless suppress() left out those below "
             f"a threshold: state it with below=, and name all of them with groups="
         )
-    return value, {"name": column, **found}
+    return value, {"name": column, **labels}

@@ -12,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import is_whole, known_value
-from pymc_dp.mechanisms.base import check_attainable, is_published
+from pymc_dp.mechanisms.checks import check_attainable, is_published
 from pymc_dp.mechanisms.postprocessed import layers
 from pymc_dp.reading.model import as_published, release_mechanism, release_statistic, releases
 

@@ -147,7 +147,7 @@ def coverage(
     )
     if point not in ("mean", "median", "mode"):
         raise ValueError(f"point={point!r}: write 'mean', 'median' or 'mode'")
-    found = run_study(
+    study = run_study(
         StudyPlan(build, truth, simulate, settings),
         grid,
         replicates=replicates,
@@ -157,7 +157,7 @@ def coverage(
         batch=batch,
         progressbar=progressbar,
     )
-    return _described(found, point)
+    return _described(study, point)
 
 
 def _share_se(share: xr.DataArray, count: xr.DataArray) -> xr.DataArray:
@@ -169,13 +169,13 @@ def _share_se(share: xr.DataArray, count: xr.DataArray) -> xr.DataArray:
     return (adjusted * (1 - adjusted) / (count + 4)) ** 0.5
 
 
-def _described(found: xr.Dataset, point: Point) -> xr.Dataset:
-    """Add what the replicates say together."""
-    worked = found["mean"].notnull()
+def _described(study: xr.Dataset, point: Point) -> xr.Dataset:
+    """Add coverage, interval length and error over the replicates."""
+    worked = study["mean"].notnull()
     count = worked.sum("replicate")
-    covered = (found["lower"] <= found["truth"]) & (found["truth"] <= found["upper"])
-    length = found["upper"] - found["lower"]
-    error = found[point] - found["truth"]
+    covered = (study["lower"] <= study["truth"]) & (study["truth"] <= study["upper"])
+    length = study["upper"] - study["lower"]
+    error = study[point] - study["truth"]
     share = covered.where(worked).mean("replicate")
     described = {
         "coverage": share,
@@ -185,10 +185,10 @@ def _described(found: xr.Dataset, point: Point) -> xr.Dataset:
         "bias": error.mean("replicate"),
         "bias_se": error.std("replicate", ddof=1) / np.sqrt(count),
         "rmse": np.sqrt((error**2).mean("replicate")),
-        "posterior_sd": found["sd"].mean("replicate"),
-        "failures": (found["error"] != "").sum("replicate"),
+        "posterior_sd": study["sd"].mean("replicate"),
+        "failures": (study["error"] != "").sum("replicate"),
     }
-    return found.assign(described).assign_attrs(point=point)
+    return study.assign(described).assign_attrs(point=point)
 
 
 def privacy_utility(
@@ -244,8 +244,8 @@ def privacy_utility(
         raise ValueError(f"epsilons={epsilons!r}: positive levels are needed, such as [0.1, 1, 10]")
     if name in (grid or {}):
         raise ValueError(f"grid: {name!r} is the level; leave it out")
-    found = coverage(build, grid={**(grid or {}), name: levels.tolist()}, **kwargs)
-    return found.assign_attrs(level=name)
+    study = coverage(build, grid={**(grid or {}), name: levels.tolist()}, **kwargs)
+    return study.assign_attrs(level=name)
 
 
 def calibration(
@@ -301,7 +301,7 @@ def calibration(
     for wrong in ("truth", "simulate"):
         if kwargs.get(wrong) is not None:
             raise TypeError(f"{wrong}=: calibration draws true values and data from the model")
-    found = coverage(build, grid=grid, replicates=replicates, **kwargs)
+    study = coverage(build, grid=grid, replicates=replicates, **kwargs)
 
     def distance(values: np.ndarray) -> tuple[float, float]:
         values = values[np.isfinite(values)]
@@ -309,9 +309,9 @@ def calibration(
 
     ks, pvalue = xr.apply_ufunc(
         distance,
-        found["pit"],
+        study["pit"],
         input_core_dims=[["replicate"]],
         output_core_dims=[[], []],
         vectorize=True,
     )
-    return found.assign(ks=ks, ks_pvalue=pvalue)
+    return study.assign(ks=ks, ks_pvalue=pvalue)

@@ -107,18 +107,22 @@ def simulate(
     """
     kernel = chain.kernel
     freedom = 0.5 * (kernel.n - 1)
-    own = {
+    statistics = {
         "z_mean": mean + math.sqrt(variance / kernel.n) * rng.standard_normal(),
         "z_var": variance * rng.standard_gamma(freedom) / freedom if freedom > 0 else 0.0,
     }
-    if kernel.bounded and not is_feasible(mean, variance, own["z_mean"], own["z_var"], kernel):
+    if kernel.bounded and not is_feasible(
+        mean, variance, statistics["z_mean"], statistics["z_var"], kernel
+    ):
         return None
     noise = {
         "z_mean": _noise(kernel.lam_mean, kernel.tau_mean, rng),
         "z_var": _noise(kernel.lam_var, kernel.tau_var, rng),
     }
     return {
-        name: np.array([offset + factor * (own[f] + noise[f]) for f, offset, factor in entries])
+        name: np.array(
+            [offset + factor * (statistics[f] + noise[f]) for f, offset, factor in entries]
+        )
         for name, entries in chain.entries.items()
     }
 

@@ -32,11 +32,11 @@ class Batch:
     rows : ndarray of shape (replicates, parameters, fields)
         NaN where a replicate failed.
     errors : list of str
-        What a replicate failed of, or an empty string.
+        The error of each replicate, empty if there was none.
     labels : list of str
         The parameters.
     fingerprint : str
-        That of the cell's model.
+        Fingerprint of the cell's model.
     """
 
     cell: int
@@ -59,7 +59,7 @@ class Checkpoint:
     folder : path
         Made if it does not exist.
     manifest : mapping
-        What the study is, of JSON values.
+        Description of the study, in JSON values.
 
     Raises
     ------
@@ -70,7 +70,7 @@ class Checkpoint:
     def __init__(self, folder: str | os.PathLike[str], manifest: Mapping[str, Any]):
         self.folder = Path(folder)
         wanted = {"format": _FORMAT, "version": _VERSION, **manifest}
-        wanted = json.loads(json.dumps(wanted))  # as it will be read
+        wanted = json.loads(json.dumps(wanted))  # as JSON reads it back
         path = self.folder / _MANIFEST
         if path.exists():
             self._compare(path, wanted)

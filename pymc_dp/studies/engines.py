@@ -1,7 +1,7 @@
 """How a study gets a replicate: simulators of releases, and samplers of posteriors.
 
-A sampler that a compiled kernel covers wholly registers itself here, in a module of its own; PyMC
-is then no part of a replicate.
+A compiled kernel that samples a whole model registers itself here, in a module of its own; its
+replicates run without PyMC.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from pymc_dp.graphs.draws import compile_draws
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.graphs.values import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.laws.integrated import all_releases
-from pymc_dp.mechanisms.base import Mechanism, check_attainable, has_continuous_rates, is_published
+from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
+from pymc_dp.mechanisms.checks import check_attainable, is_published
 from pymc_dp.reading.model import Reading, parents, privatized, release_statistic, releases
 from pymc_dp.reading.tags import is_tagged
 from pymc_dp.sampling import sample
@@ -42,14 +43,14 @@ _TRIES = 10_000
 
 
 def anything_released(model: pm.Model) -> Released:
-    """Return zeros in the place of what will be released, NaN where these would be withheld."""
-    found = {}
+    """Return placeholders of the releases: zeros, and NaN where zeros would be withheld."""
+    values = {}
     for rv in all_releases(model):
         value, mechanism = np.zeros(rv.shape.eval(), rv.dtype), rv.owner.op.mechanism
         if mechanism.withholds:
             value[~np.broadcast_to(mechanism.attainable(value).eval(), value.shape)] = np.nan
-        found[rv.name] = value
-    return found
+        values[rv.name] = value
+    return values
 
 
 def with_anything_released(model: pm.Model) -> Reading:
@@ -59,7 +60,7 @@ def with_anything_released(model: pm.Model) -> Reading:
 
 
 def parameters(model: pm.Model, var_names: Sequence[str] | None) -> list[str]:
-    """Return the names of the variables that a study is about: no confidential values."""
+    """Return the names of the parameters: free variables that are not confidential."""
     if var_names is None:
         used = nearest_rvs([release_statistic(r) for r in releases(model)])
         confidential = [rv for rv in used if any(p in model.free_RVs for p in parents(rv))]
@@ -155,7 +156,7 @@ class ModelSimulator:
 def _possible(
     mechanisms: Mapping[str, Mechanism], values: Mapping[str, Any], _: np.random.Generator
 ) -> Released | None:
-    """Return the releases among what was drawn, None where bounds= exclude one."""
+    """Return the releases among the drawn values, None if bounds= exclude one."""
     released = {name: values[name] for name in mechanisms}
     possible = all(is_published(mechanisms[name], v).all() for name, v in released.items())
     return released if possible else None
@@ -173,32 +174,32 @@ def _checked_truth(model: pm.Model, truth: Mapping[str, Any]) -> dict[str, np.nd
     for name in truth:
         if name not in free:
             raise ValueError(f"truth: the model has no free variable {name!r}, but {', '.join(free)}")  # fmt: skip  # noqa: E501
-    found = {}
+    checked = {}
     for name, value in truth.items():
-        given = np.asarray(value, "float64")
-        found[name] = np.broadcast_to(given, free[name].shape.eval()).astype(free[name].dtype)
-        if not np.all(np.isfinite(given)) or not np.all(found[name] == given):
+        stated = np.asarray(value, "float64")
+        checked[name] = np.broadcast_to(stated, free[name].shape.eval()).astype(free[name].dtype)
+        if not np.all(np.isfinite(stated)) or not np.all(checked[name] == stated):
             raise ValueError(f"truth: {name!r} = {value} is no value of type {free[name].dtype}")
-    at = {free[name]: pt.as_tensor(value) for name, value in found.items()}
-    for name, value in found.items():
+    by_rv = {free[name]: pt.as_tensor(value) for name, value in checked.items()}
+    for name, value in checked.items():
         try:
             density = pm.logp(free[name], value)
         except NotImplementedError:
             continue
-        [density] = graph_replace([density], at, strict=False)
+        [density] = graph_replace([density], by_rv, strict=False)
         known = known_value(density)
         if known is not None and np.any(known == -np.inf):
             raise ValueError(
                 f"truth: {name!r} = {value} is outside of the support of its prior, and no "
                 f"posterior will reach it"
             )
-    return found
+    return checked
 
 
 def _computed(
     model: pm.Model, truth: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """Return what the model computes from the true values."""
+    """Return the deterministics that the true values determine."""
     fixed = pm.do(model, dict(truth)) if truth and names else model
     for name in names:
         if nearest_rvs([fixed[name]]):
@@ -209,15 +210,15 @@ def _computed(
 def _checked_release(rv: TensorVariable) -> Callable[[Any], np.ndarray]:
     """Return a function that gives a value the type of a release, or says why it cannot be one."""
     name, mechanism, shape = rv.name, rv.owner.op.mechanism, tuple(rv.shape.eval().tolist())
-    attainable = None  # whatever number is finite
+    attainable = None  # every finite number is possible
     if not has_continuous_rates(mechanism):
         entry = pt.tensor("value", dtype="float64", shape=shape)
         attainable = pytensor.function(
             [entry], pt.all(mechanism.attainable(entry)), mode=PLAIN_MODE
         )
 
-    def checked(given: Any) -> np.ndarray:
-        value = np.asarray(given, "float64")
+    def checked(simulated: Any) -> np.ndarray:
+        value = np.asarray(simulated, "float64")
         if value.shape != shape:
             raise ValueError(
                 f"simulate= returned {name!r} of shape {value.shape}; the release has {shape}"
@@ -232,7 +233,7 @@ def _checked_release(rv: TensorVariable) -> Callable[[Any], np.ndarray]:
 
 
 class GivenSimulator:
-    """Releases from a function of the user's, of data that need not follow the model.
+    """Releases from a user's function, of data that need not follow the model.
 
     Parameters
     ----------
@@ -248,26 +249,26 @@ class GivenSimulator:
         simulate: Callable[[dict[str, Any], np.random.Generator], Any],
         cell: dict[str, Any],
     ):
-        found = _checked_truth(model, truth)
-        found |= _computed(model, found, [name for name in names if name not in found])
-        self.shapes = {name: found[name].shape for name in names}
-        self._truth = flat_truth(found, names)
+        values = _checked_truth(model, truth)
+        values |= _computed(model, values, [name for name in names if name not in values])
+        self.shapes = {name: values[name].shape for name in names}
+        self._truth = flat_truth(values, names)
         self._releases = {rv.name: _checked_release(rv) for rv in all_releases(model)}
         self._simulate, self._cell = simulate, cell
 
     def __call__(self, rng: np.random.Generator) -> tuple[np.ndarray, Released]:
         """Simulate once."""
-        found = self._simulate(dict(self._cell), rng)
-        if not isinstance(found, Mapping):
-            [name, *others] = self._releases
-            if others:
+        returned = self._simulate(dict(self._cell), rng)
+        if not isinstance(returned, Mapping):
+            [name, *further] = self._releases
+            if further:
                 raise TypeError("simulate= must return a dict of the releases by name")
-            found = {name: found}
+            returned = {name: returned}
         released = {}
         for name, checked in self._releases.items():
-            if name not in found:
+            if name not in returned:
                 raise ValueError(f"simulate= returned no {name!r}")
-            released[name] = checked(found[name])
+            released[name] = checked(returned[name])
         return self._truth, released
 
 
@@ -281,7 +282,7 @@ def model_sampler(model: pm.Model, names: Sequence[str], settings: Settings) -> 
     kwargs |= {"compute_convergence_checks": False} | settings.size | settings.sampler
 
     def draw(released: Released, rng: np.random.Generator) -> np.ndarray:
-        # PyMC would draw what is NaN in an array, a withheld entry.
+        # PyMC would impute NaN in an array, which is a withheld entry here.
         observed = {k: pt.constant(v.astype(model[k].dtype)) for k, v in released.items()}
         with _one_at_a_time:
             tree = sample(
@@ -319,7 +320,7 @@ class Compiled:
 
 Reader = Callable[[pm.Model], Compiled]
 COMPILED: Registry[Reader, Reader] = Registry()
-"""Readers of kernels; one raises NotImplementedError or ValueError with what it does not cover."""
+"""Readers of kernels; a reader raises NotImplementedError or ValueError to decline a model."""
 
 
 def compiled(model: pm.Model, names: Sequence[str]) -> Compiled:

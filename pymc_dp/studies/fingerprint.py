@@ -1,4 +1,4 @@
-"""Whether two models are the same: a digest of everything that they say."""
+"""Whether two models are the same: a digest of variables, laws, data and functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pymc_dp.reading.kept import content_digest
 
 
 def without_addresses(text: str) -> str:
-    """Drop what names an object by its place in memory."""
+    """Drop memory addresses from a text."""
     return re.sub(r"0x[0-9a-f]+", "", text)
 
 
@@ -49,7 +49,7 @@ def fingerprint(model: pm.Model) -> str:
 
 
 def object_fingerprint(value: Any) -> str:
-    """Return a digest of an object: of what functions do, and of all entries of arrays."""
+    """Return a digest of an object: the code of functions, all entries of arrays."""
     digest = sha256()
 
     def say(*parts: Any) -> None:
@@ -65,17 +65,17 @@ def study_fingerprint(
     truth: Mapping[str, Any],
     simulate: Callable[..., Any] | None,
 ) -> str:
-    """Return a digest of all that a cell's replicates come from.
+    """Return a digest of the model, the true values and the simulation of a cell.
 
-    `simulate` is known by what it returns for one generator.
+    `simulate` counts by its result for one generator.
     """
     digest = sha256(fingerprint(model).encode())
     for name in sorted(truth):
         digest.update(repr((name, _value(truth[name]))).encode())
     if simulate is not None:
         try:
-            found = simulate(dict(cell), np.random.default_rng(0))
-            parts = found if isinstance(found, Mapping) else {"": found}
+            returned = simulate(dict(cell), np.random.default_rng(0))
+            parts = returned if isinstance(returned, Mapping) else {"": returned}
             said = [(name, _value(parts[name])) for name in sorted(parts)]
         except Exception as error:  # it will fail again, and be recorded
             said = [("", (type(error).__name__,))]
@@ -83,7 +83,7 @@ def study_fingerprint(
     return digest.hexdigest()[:16]
 
 
-# What an op may hold that makes it another one.
+# Types of attributes that distinguish two ops.
 _TOLD = FunctionType | partial | np.ndarray | int | float | str | bytes | tuple | list | dict
 
 
@@ -121,7 +121,7 @@ def _graph(outputs: list[Variable], say) -> None:
 
 
 def _object(value: Any, say, depth: int = 4) -> None:
-    """Say what a function does, or what an object holds: no address, no identity."""
+    """Put a function's code, or an object's contents, into the digest, without addresses."""
     say(type(value).__name__)
     if isinstance(value, partial):
         say(_value(np.asarray(value.args, dtype=object)), sorted(value.keywords))
@@ -162,7 +162,7 @@ def _code(code: CodeType, say) -> None:
 
 def _value(value: Any) -> tuple:
     try:
-        found = content_digest(value if issparse(value) else np.asarray(value))
+        digest = content_digest(value if issparse(value) else np.asarray(value))
     except (TypeError, ValueError):
         return (type(value).__name__,)
-    return found or (type(value).__name__, str(value))
+    return digest or (type(value).__name__, str(value))

@@ -47,7 +47,7 @@ def read(model: pm.Model) -> Compiled:
 
 
 def _data_name(release: str) -> str:
-    return f"released {release}"  # no name of a user's
+    return f"released {release}"  # unlike any name of the user
 
 
 def nuts_sampler(marginal: pm.Model, names: Sequence[str], settings: Settings) -> Sampler:

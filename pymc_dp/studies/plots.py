@@ -30,7 +30,7 @@ def plot_coverage(
     backend: str | None = None,
     **pc_kwargs: Any,
 ) -> PlotCollection:
-    """Draw what a study found against one axis of its grid.
+    """Draw the results of a study against one axis of its grid.
 
     Bands are plus and minus two Monte Carlo standard errors, the grey line in the row of coverage
     is the nominal one.
@@ -92,14 +92,16 @@ def plot_coverage(
             known = ", ".join(study["parameter"].values)
             raise ValueError(f"var_names: the study has no {unknown[0]!r}, but {known}")
         study = study.sel(parameter=list(var_names))
-    others = [d for d in axes if d != x and study.sizes[d] > 1]
-    if len(others) > len(_AES):
-        raise ValueError(f"too many axes besides {x!r}: select values of {others[-1]!r} first")
-    study = study.squeeze([d for d in axes if d not in (x, *others)], drop=True).sortby(x)
+    further_axes = [d for d in axes if d != x and study.sizes[d] > 1]
+    if len(further_axes) > len(_AES):
+        raise ValueError(
+            f"too many axes besides {x!r}: select values of {further_axes[-1]!r} first"
+        )
+    study = study.squeeze([d for d in axes if d not in (x, *further_axes)], drop=True).sortby(x)
     value = study[list(quantities)].to_dataarray("quantity")
     errors = {q: study.get(f"{q}_se", xr.zeros_like(study[q])) for q in quantities}
     error = xr.Dataset(errors).to_dataarray("quantity")
-    pc_kwargs.setdefault("aes", dict(zip(_AES, ([d] for d in others), strict=False)))
+    pc_kwargs.setdefault("aes", dict(zip(_AES, ([d] for d in further_axes), strict=False)))
     figure = {"sharex": True} | pc_kwargs.pop("figure_kwargs", {})
     figure.setdefault("figsize", (4.2 * study.sizes["parameter"] + 1.5, 2.4 * len(quantities)))
     pc = PlotCollection.grid(
@@ -110,25 +112,25 @@ def plot_coverage(
         figure_kwargs=figure,
         **pc_kwargs,
     )
-    at = study[x]
-    plain = {} if others else {"color": "C0"}
+    levels = study[x]
+    plain = {} if further_axes else {"color": "C0"}
     low, high = value - 2 * error, value + 2 * error
     share = value["quantity"] == "coverage"
     low, high = low.where(~share, low.clip(min=0.0)), high.where(~share, high.clip(max=1.0))
     if "coverage" in quantities:
-        level = xr.full_like(study["parameter"], study.attrs["prob"], dtype=float)
-        nominal = xr.Dataset({"value": level})
+        nominal_level = xr.full_like(study["parameter"], study.attrs["prob"], dtype=float)
+        nominal = xr.Dataset({"value": nominal_level})
         pc.map(
             visuals.hline, "nominal", data=nominal, coords={"quantity": "coverage"},
             ignore_aes="all", color="gray", alpha=0.6,
         )  # fmt: skip
     pc.map(
-        visuals.fill_between_y, "band", x=at, y_bottom=low, y_top=high, alpha=0.2,
+        visuals.fill_between_y, "band", x=levels, y_bottom=low, y_top=high, alpha=0.2,
         ignore_aes={"linestyle", "marker"}, **plain,
     )  # fmt: skip
-    pc.map(visuals.line_xy, "line", x=at, ignore_aes={"marker"}, **plain)
-    pc.map(visuals.scatter_xy, "point", x=at, ignore_aes={"linestyle"}, **plain)
-    spread = float(at.max() / at.min()) if float(at.min()) > 0 else 0.0
+    pc.map(visuals.line_xy, "line", x=levels, ignore_aes={"marker"}, **plain)
+    pc.map(visuals.scatter_xy, "point", x=levels, ignore_aes={"linestyle"}, **plain)
+    spread = float(levels.max() / levels.min()) if float(levels.min()) > 0 else 0.0
     if spread >= 10:
         pc.map(visuals.set_xscale, "scale", scale="log", ignore_aes="all", store_artist=False)
     for quantity in quantities:
@@ -142,8 +144,8 @@ def plot_coverage(
         bottom = {"quantity": quantities[-1], "parameter": parameter}
         pc.map(visuals.labelled_title, f"t_{parameter}", coords=top, text=parameter, ignore_aes="all")  # fmt: skip  # noqa: E501
         pc.map(visuals.labelled_x, f"x_{parameter}", coords=bottom, text=x, ignore_aes="all")
-    if others:
-        pc.add_legend(others)
+    if further_axes:
+        pc.add_legend(further_axes)
     return pc
 
 

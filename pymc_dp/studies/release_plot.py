@@ -1,4 +1,4 @@
-"""A picture of releases: what was published beside what the model makes of it."""
+"""A picture of releases: published values beside their predictions and confidential values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.kept import kept
 from pymc_dp.reading.model import release_statistic, releases
 
-# From top to bottom within a row, with the color of each.
+# Height within a row, and color, of each kind of mark.
 _KINDS = {
     "prior predictive": (0.3, "gray"),
     "posterior predictive": (0.1, "C0"),
@@ -141,33 +141,33 @@ def plot_release(
     drawn: dict[str, xr.Dataset] = {}
     for name in names:
         value = observed[name]
-        found = xr.Dataset(_intervals(held, name, value, statistics.get(name), prob))
+        panel = xr.Dataset(_intervals(held, name, value, statistics.get(name), prob))
         hidden = value.copy(data=withheld.get(name, np.isnan(value.to_numpy())))
-        found = found.assign({"published": value.where(~hidden), "withheld": hidden})
+        panel = panel.assign({"published": value.where(~hidden), "withheld": hidden})
         here = {dim: label for dim, label in (coords or {}).items() if dim in value.dims}
-        found = found.sel({d: [x] if np.ndim(x) == 0 else x for d, x in here.items()})
-        drawn |= _panels(name, found)
-    count = sum(found["published"].size for found in drawn.values())
+        panel = panel.sel({d: [x] if np.ndim(x) == 0 else x for d, x in here.items()})
+        drawn |= _panels(name, panel)
+    count = sum(panel["published"].size for panel in drawn.values())
     if count > most:
         raise ValueError(
             f"{count} entries are more than most={most}: choose some by var_names= or "
             f"coords={{dim: labels}}, or write most={count}"
         )
-    kinds = [kind for kind in _KINDS if any(kind in found for found in drawn.values())]
+    kinds = [kind for kind in _KINDS if any(kind in panel for panel in drawn.values())]
     if kinds == ["published"]:
         raise ValueError(
             f"idata has no more than the published values of {', '.join(map(repr, names))}. Add "
             f"what is drawn beside them: pm.sample_posterior_predictive(idata, model=model, "
             f"extend_inferencedata=True), or idata = dp.recover(model, idata), and write "
-            f"model=model, which says of what records a statistic is"
+            f"model=model, which says how a statistic is computed from the records"
         )
     return _picture(drawn, kinds, backend, pc_kwargs)
 
 
 def _withheld(model: pm.Model) -> dict[str, np.ndarray]:
     """Return which entries of releases were withheld."""
-    mine = [rv for rv in all_releases(model) if rv in model.observed_RVs]
-    values = {rv: known_value(model.rvs_to_values[rv]) for rv in mine}
+    observed = [rv for rv in all_releases(model) if rv in model.observed_RVs]
+    values = {rv: known_value(model.rvs_to_values[rv]) for rv in observed}
     return {
         str(rv.name): np.full(v.shape, known_value(rv.owner.op.mechanism.is_withheld(v)), bool)
         for rv, v in values.items()
@@ -176,12 +176,12 @@ def _withheld(model: pm.Model) -> dict[str, np.ndarray]:
 
 
 def _statistics(model: pm.Model, posterior: xr.Dataset) -> dict[str, np.ndarray]:
-    """Return draws of what noise was added to, by release."""
-    found: dict[str, np.ndarray] = {}
+    """Return posterior draws of the confidential statistic of each release."""
+    statistics: dict[str, np.ndarray] = {}
     with kept(model) as reading:
         written = [(rv.name, rv) for rv in releases(reading.model)]
         for group in record_groups(reading):
-            with suppress(Declined, ValueError):  # these records have no statistics of such names
+            with suppress(Declined, ValueError):  # the records have no named statistics
                 on = change(reading, group, "statistics")
                 for name, (rv, _) in {**on.transforms, **on.added}.items():
                     rv.name = name
@@ -189,9 +189,9 @@ def _statistics(model: pm.Model, posterior: xr.Dataset) -> dict[str, np.ndarray]
         for name, rv in written:
             op = rv.owner.op
             if isinstance(op, PrivateReleaseRV) and not op.mechanism.statistic_ndim:
-                with suppress(ValueError):  # what it is computed from is not in the posterior
-                    found[name] = per_draw(posterior, release_statistic(rv))
-    return found
+                with suppress(ValueError):  # the posterior lacks a variable of the statistic
+                    statistics[name] = per_draw(posterior, release_statistic(rv))
+    return statistics
 
 
 def _intervals(
@@ -210,28 +210,28 @@ def _intervals(
     ):
         if variable in held.get(group, ()):
             draws[kind] = held[group][variable].to_numpy()
-    found = {}
-    for kind, own in draws.items():
-        own = own.reshape(-1, *value.shape).astype("float64")
+    intervals = {}
+    for kind, sample in draws.items():
+        sample = sample.reshape(-1, *value.shape).astype("float64")
         with warnings.catch_warnings():  # all draws of an entry may be withheld
             warnings.filterwarnings("ignore", message="All-NaN")
-            ends = np.nanquantile(own, [(1 - prob) / 2, 0.5, (1 + prob) / 2], axis=0)
-        found[kind] = xr.DataArray(ends, value.coords, ("end", *value.dims))
+            ends = np.nanquantile(sample, [(1 - prob) / 2, 0.5, (1 + prob) / 2], axis=0)
+        intervals[kind] = xr.DataArray(ends, value.coords, ("end", *value.dims))
         if kind == "posterior predictive":
-            found["share"] = value.copy(data=np.isnan(own).mean(axis=0))
-    return found
+            intervals["share"] = value.copy(data=np.isnan(sample).mean(axis=0))
+    return intervals
 
 
-def _panels(name: str, found: xr.Dataset) -> dict[str, xr.Dataset]:
-    """Return what each panel draws: one each for entries without dims, of very unlike widths."""
-    dims = found["published"].dims
-    ends = [found[kind].to_numpy() for kind in _KINDS if kind != "published" and kind in found]
+def _panels(name: str, panel: xr.Dataset) -> dict[str, xr.Dataset]:
+    """Return the panels of a release: one for each entry if unlabelled widths differ greatly."""
+    dims = panel["published"].dims
+    ends = [panel[kind].to_numpy() for kind in _KINDS if kind != "published" and kind in panel]
     if ends and len(dims) == 1 and str(dims[0]).startswith(f"{name}_dim_"):
         widths = np.max([high - low for low, _, high in ends], axis=0)
         if widths.max() > 20 * widths.min():
-            entries = ((i, found.sel({dims[0]: i}, drop=True)) for i in found[dims[0]].values)
+            entries = ((i, panel.sel({dims[0]: i}, drop=True)) for i in panel[dims[0]].values)
             return {f"{name}[{i}]": entry for i, entry in entries}
-    return {name: found}
+    return {name: panel}
 
 
 def _picture(
@@ -239,15 +239,15 @@ def _picture(
 ) -> PlotCollection:
     axes = {"kind": kinds, "plot_axis": ["x", "y"]}
     lines, points, sizes = xr.Dataset(coords=axes), xr.Dataset(coords=axes), []
-    for name, found in drawn.items():
-        row = -np.arange(found["published"].size, dtype="float64")
+    for name, panel in drawn.items():
+        row = -np.arange(panel["published"].size, dtype="float64")
         sizes.append(row.size + 1)
         gap = np.full(row.size, np.nan)
         line = np.full((len(kinds), 2, 3 * row.size), np.nan)
         point = np.full((len(kinds), 2, row.size), np.nan)
         for i, kind in enumerate(kinds):
-            if kind in found:
-                ends = found[kind].to_numpy().reshape(-1, row.size)
+            if kind in panel:
+                ends = panel[kind].to_numpy().reshape(-1, row.size)
                 low, middle, high = (gap, *ends, gap) if kind == "published" else ends
                 height = row + _KINDS[kind][0]
                 # One line for all entries, with gaps.
@@ -257,7 +257,7 @@ def _picture(
         points[name] = ("kind", "plot_axis", f"{name} point"), point
     figure: dict[str, Any] = {"height_ratios": sizes, "figsize": (8.0, 1.0 + 0.35 * sum(sizes))}
     if (backend or arviz_base.rcParams["plot.backend"]) == "matplotlib":
-        figure["layout"] = "constrained"  # its legends are put outside
+        figure["layout"] = "constrained"  # legends are placed outside the axes
     look = {
         "aes": {"color": ["kind"], "marker": ["kind"]},
         "color": [_KINDS[kind][1] for kind in kinds],
@@ -267,24 +267,24 @@ def _picture(
     pc = PlotCollection.grid(lines, rows=["__variable__"], backend=backend, **(look | pc_kwargs))
     pc.map(visuals.line_xy, "interval", data=lines, width=2, ignore_aes={"marker"})
     pc.map(visuals.scatter_xy, "point", data=points)
-    for name, found in drawn.items():
+    for name, panel in drawn.items():
         target = pc.get_target(name, {})
         plot = backend_from_object(target)
-        dims = map(str, found["published"].dims)
+        dims = map(str, panel["published"].dims)
         named = ", ".join(dim for dim in dims if not dim.startswith(f"{name}_dim_"))
-        ticks = {-i: label for i, label in enumerate(_labels(found)) if label}
+        ticks = {-i: label for i, label in enumerate(_labels(panel)) if label}
         plot.yticks(list(ticks), list(ticks.values()), target)
-        plot.ylim((0.6 - found["published"].size, 0.6), target)
+        plot.ylim((0.6 - panel["published"].size, 0.6), target)
         plot.title(f"{name} ({named})" if named else name, target)
     pc.add_legend("kind", title="")
     return pc
 
 
-def _labels(found: xr.Dataset) -> list[str]:
+def _labels(panel: xr.Dataset) -> list[str]:
     """Return the labels of a release's entries."""
-    hidden = found["withheld"]
+    hidden = panel["withheld"]
     entries = itertools.product(*(hidden[dim].to_numpy() for dim in hidden.dims))
-    share = found.get("share", xr.full_like(hidden, np.nan, float)).to_numpy().ravel()
+    share = panel.get("share", xr.full_like(hidden, np.nan, float)).to_numpy().ravel()
     labels = []
     for entry, is_hidden, s in zip(entries, hidden.to_numpy().ravel(), share, strict=True):
         said = "" if np.isnan(s) else f", {s:.0%} predicted"

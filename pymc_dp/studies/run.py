@@ -45,7 +45,7 @@ from pymc_dp.studies.summaries import FIELDS, summarize
 
 _log = logging.getLogger("pymc.dp")
 
-# Names of the result.
+# Variables and dims of the result, which no axis of the grid may be called.
 _MORE = "coverage coverage_se length length_se bias bias_se rmse posterior_sd failures ks ks_pvalue"
 RESERVED = {*FIELDS, *_MORE.split(), "replicate", "parameter", "quantity", "seed", "error"}
 _QUIET = ("pymc", "pymc.dp", "nutpie")
@@ -120,10 +120,10 @@ def built(build: Callable[..., pm.Model], cell: Cell) -> pm.Model:
     model = build(**cell)
     if not isinstance(model, pm.Model):
         raise TypeError(f"build must return a pm.Model, and returned {model!r}")
-    found = all_releases(model)
-    if not found:
+    release_rvs = all_releases(model)
+    if not release_rvs:
         raise ValueError("build: the model has no private release: declare a PrivateObservation")
-    for release in found:
+    for release in release_rvs:
         if release in model.observed_RVs:
             raise ValueError(
                 f"build: the release {release.name!r} has an observed value, and a study simulates "
@@ -133,7 +133,7 @@ def built(build: Callable[..., pm.Model], cell: Cell) -> pm.Model:
 
 
 class _Quiet:
-    """Keeps what samplers say of each replicate to themselves; threads may enter it together."""
+    """Silences the loggers of samplers; several threads may enter it together."""
 
     def __init__(self) -> None:
         self._lock, self._inside, self._levels = Lock(), 0, [0] * len(_QUIET)
@@ -160,7 +160,7 @@ _quiet = _Quiet()
 # One process works on few cells at a time, and a cell's model may take a minute to compile.
 @lru_cache(maxsize=2)
 def _replicates(packed: bytes, cell: tuple[tuple[str, Any], ...], expected: str) -> Replicates:
-    # What a module of the user's held when it was pickled is not in the bytes: `expected` is.
+    # The pickle lacks the state of the user's modules, which `expected` tells apart in the cache.
     return Replicates(cloudpickle.loads(packed), dict(cell))
 
 
@@ -172,7 +172,7 @@ def run_batch(
     start: int,
     seeds: np.ndarray,
 ) -> tuple[Batch, str]:
-    """Run some replicates of a cell; a failure is recorded. Also why no kernel is used.
+    """Run a batch of replicates of a cell, and record failures; also return why no kernel is used.
 
     `expected` is the fingerprint of the cell in the process that began the study.
     """
@@ -218,8 +218,8 @@ def read_grid(grid: Mapping[str, Sequence[Any]] | None) -> list[Cell]:
         wrong = [v for v in values if not isinstance(v, int | float | str | np.number)]
         if wrong:
             raise TypeError(
-                f"grid: {name!r} holds {wrong[0]!r}; write numbers or strings, of which build "
-                f"makes what it needs"
+                f"grid: {name!r} holds {wrong[0]!r}; write numbers or strings, from which "
+                f"build makes what it needs"
             )
         if len(set(values)) < len(values):
             raise ValueError(f"grid: {name!r} holds a value twice")
@@ -228,7 +228,7 @@ def read_grid(grid: Mapping[str, Sequence[Any]] | None) -> list[Cell]:
 
 
 def seeds(entropy: int, cell: int, count: int) -> np.ndarray:
-    """Return the seeds of a cell's replicates; more of them begin with the same ones."""
+    """Return the seeds of a cell's replicates; a larger count begins with the same seeds."""
     state = np.random.SeedSequence(entropy, spawn_key=(cell,)).generate_state(count, np.uint64)
     return (state >> np.uint64(1)).astype(np.int64)
 
@@ -248,9 +248,9 @@ def _packed(plan: StudyPlan) -> bytes:
     except Exception as error:
         parts = [getattr(plan, role) for role in ("build", "truth", "simulate")]
         parts.append(plan.settings.sampler)
-        for role, own in zip(("build", "truth", "simulate", "sampler"), parts, strict=True):
+        for role, argument in zip(("build", "truth", "simulate", "sampler"), parts, strict=True):
             try:
-                cloudpickle.dumps(own)
+                cloudpickle.dumps(argument)
             except Exception:
                 raise ValueError(
                     f"{role}= cannot be sent to other processes ({_said(error)}): write a function "
@@ -320,7 +320,7 @@ def run_study(
     numbers = [seeds(entropy, c, replicates) for c in range(len(cells))]
     tasks = _tasks(done, len(cells), replicates, batch or max(1, replicates // 20))
     if not done:
-        with _quiet:  # wrong arguments show here
+        with _quiet:  # wrong arguments raise here
             _replicates(packed, tuple(cells[probe].items()), expected(probe))
     calls = (
         delayed(run_batch)(packed, c, tuple(cells[c].items()), expected(c), a, numbers[c][a:b])
@@ -337,18 +337,18 @@ def run_study(
     with Progress(*columns, disable=not progressbar) as progress:
         total = len(cells) * replicates
         bar = progress.add_task("", total=total, completed=total - sum(b - a for _, a, b in tasks))
-        for found, reason in Parallel(n_jobs=n_jobs, return_as="generator_unordered", batch_size=1)(
-            calls
-        ):
-            _check_labels(found, done, cells)
-            # What could not be built may be mended, and is tried again by the next call.
-            if store is not None and found.labels:
-                store.write(found)
+        for finished, reason in Parallel(
+            n_jobs=n_jobs, return_as="generator_unordered", batch_size=1
+        )(calls):
+            _check_labels(finished, done, cells)
+            # A cell that could not be built is not stored, so that the next call tries it again.
+            if store is not None and finished.labels:
+                store.write(finished)
             if reason and reason not in reasons:
                 _log.info("dp.sample for every replicate: %s", reason)
             reasons.add(reason)
-            done.append(found)
-            progress.advance(bar, len(found.errors))
+            done.append(finished)
+            progress.advance(bar, len(finished.errors))
     return _joined(grid, cells, replicates, numbers, done, plan.settings, entropy)
 
 
@@ -358,27 +358,27 @@ def _fingerprint(plan: StudyPlan, cell: Cell) -> str:
         return study_fingerprint(model, cell, true_values(plan, cell), plan.simulate)
 
 
-def _check_labels(found: Batch, done: Sequence[Batch], cells: list[Cell]) -> None:
-    own = next((b.labels for b in done if b.labels), found.labels)
-    if found.labels and found.labels != own:
+def _check_labels(batch: Batch, done: Sequence[Batch], cells: list[Cell]) -> None:
+    labels = next((b.labels for b in done if b.labels), batch.labels)
+    if batch.labels and batch.labels != labels:
         raise ValueError(
-            f"build: the parameters of {cells[found.cell]} are {', '.join(found.labels)}, those of "
-            f"other cells {', '.join(own)}: name common ones in var_names="
+            f"build: the parameters of {cells[batch.cell]} are {', '.join(batch.labels)}, those of "
+            f"other cells {', '.join(labels)}: name common ones in var_names="
         )
 
 
 def _tasks(
     done: Sequence[Batch], cells: int, replicates: int, batch: int
 ) -> list[tuple[int, int, int]]:
-    """Return (cell, start, stop) of what is left to do."""
+    """Return (cell, start, stop) of the batches that are left to run."""
     left = np.ones((cells, replicates), bool)
-    for found in done:
-        left[found.cell, found.start : found.stop] = False
+    for finished in done:
+        left[finished.cell, finished.start : finished.stop] = False
     tasks = []
     for c in range(cells):
         edges = np.flatnonzero(np.diff(np.concatenate([[False], left[c], [False]]).astype(int)))
         for a, b in edges.reshape(-1, 2).tolist():
-            tasks += [(c, at, min(at + batch, b)) for at in range(a, b, batch)]
+            tasks += [(c, first, min(first + batch, b)) for first in range(a, b, batch)]
     return tasks
 
 
@@ -391,8 +391,8 @@ def _joined(
     settings: Settings,
     entropy: int,
 ) -> xr.Dataset:
-    own = next((b.labels for b in done if b.labels), [])
-    rows = np.full((len(cells), replicates, len(own), len(FIELDS)), np.nan)
+    labels = next((b.labels for b in done if b.labels), [])
+    rows = np.full((len(cells), replicates, len(labels), len(FIELDS)), np.nan)
     errors = np.full((len(cells), replicates), "", dtype=object)
     for batch in done:
         stop = min(batch.stop, replicates)
@@ -413,7 +413,7 @@ def _joined(
     shape = tuple(len(values) for values in axes.values())
     dims = (*axes, "replicate")
     data = {
-        field: ((*dims, "parameter"), rows[..., j].reshape(*shape, replicates, len(own)))
+        field: ((*dims, "parameter"), rows[..., j].reshape(*shape, replicates, len(labels)))
         for j, field in enumerate(FIELDS)
     }
     return xr.Dataset(
@@ -422,7 +422,7 @@ def _joined(
             "seed": (dims, np.stack(numbers).reshape(*shape, replicates)),
             "error": (dims, errors.astype(str).reshape(*shape, replicates)),
         },
-        coords={**{k: list(v) for k, v in axes.items()}, "parameter": own},
+        coords={**{k: list(v) for k, v in axes.items()}, "parameter": labels},
         attrs={
             "prob": settings.prob,
             "interval": settings.interval,

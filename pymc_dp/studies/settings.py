@@ -1,4 +1,4 @@
-"""What a study is, as its worker processes need it."""
+"""Settings and plan of a study, as sent to its worker processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Truth = Mapping[str, Any] | Callable[[Cell], Mapping[str, Any]] | None
 
 @dataclass(frozen=True)
 class Settings:
-    """What every replicate of a study is done with; see `coverage`."""
+    """Settings of all replicates of a study; see `coverage`."""
 
     var_names: tuple[str, ...] | None
     prob: float
@@ -32,7 +32,7 @@ class Settings:
     sampler: dict[str, Any]
 
     def __post_init__(self) -> None:
-        """Check them."""
+        """Validate the settings."""
         if not 0.0 < self.prob < 1.0:
             raise ValueError(f"prob={self.prob!r}: the probability of an interval, 0.95 say")
         if self.interval not in ("hdi", "eti"):
@@ -60,13 +60,13 @@ class Settings:
 
     @property
     def size(self) -> dict[str, int]:
-        """How much is drawn, as samplers are told."""
+        """Draws, tuning steps and chains, as arguments of samplers."""
         return {"draws": self.draws, "tune": self.tune, "chains": self.chains}
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study, as its worker processes need it."""
+    """The functions and settings of a study, as sent to its worker processes."""
 
     build: Callable[..., pm.Model]
     truth: Truth

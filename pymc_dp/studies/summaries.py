@@ -33,8 +33,8 @@ def mode(ordered: np.ndarray) -> float:
     high = min(ordered[-1], three_quarters + 8 * spread)
     bin_width = (high - low) / _BINS
     inside = ordered[np.searchsorted(ordered, low) : np.searchsorted(ordered, high, "right")]
-    at = np.minimum(((inside - low) / bin_width).astype(np.int64), _BINS - 1)
-    counts = np.bincount(at, minlength=_BINS)
+    bins = np.minimum(((inside - low) / bin_width).astype(np.int64), _BINS - 1)
+    counts = np.bincount(bins, minlength=_BINS)
     reach = min(int(np.ceil(4 * width / bin_width)), (_BINS - 1) // 2)
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * bin_width / width) ** 2)
     peak = int(np.argmax(np.convolve(counts, kernel, mode="same")))
@@ -69,10 +69,10 @@ def summarize(
         Makes the probability integral transform continuous: between the neighbouring ranks, and
         between draws that equal the truth.
     """
-    found = np.empty((len(truth), len(FIELDS)))
+    rows = np.empty((len(truth), len(FIELDS)))
     for j, true in enumerate(truth):
-        own = draws[:, :, j]
-        flat = own.ravel()
+        by_chain = draws[:, :, j]
+        flat = by_chain.ravel()
         ordered = np.sort(flat)
         n = len(ordered)
         if interval == "hdi":
@@ -82,8 +82,8 @@ def summarize(
         chosen = flat[np.linspace(0, n - 1, min(_RANKED, n)).round().astype(np.int64)]
         below, equal = (chosen < true).sum(), (chosen == true).sum()
         pit = (below + rng.random() * (equal + 1)) / (len(chosen) + 1)
-        found[j] = (
+        rows[j] = (
             true, flat.mean(), 0.5 * (ordered[(n - 1) // 2] + ordered[n // 2]), mode(ordered),
-            flat.std(ddof=1), low, high, pit, effective(own),
+            flat.std(ddof=1), low, high, pit, effective(by_chain),
         )  # fmt: skip
-    return found
+    return rows

@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.mechanisms.base import is_published
+from pymc_dp.mechanisms.checks import is_published
 from tests.mechanisms.noise import evaluate
 
 INF = np.inf

@@ -16,8 +16,9 @@ from pymc_dp.neural import Training, likelihood
 from pymc_dp.neural.fit import _noise, read_problem
 from pymc_dp.neural.likelihood import NetworkLogLikelihood, network_model
 from pymc_dp.neural.noise import Channel, has_atoms
+from pymc_dp.neural.problem import _UNLIKE, _unlike
 from pymc_dp.neural.run import Run, supported_draws, warn_of_border
-from pymc_dp.neural.simulator import _UNLIKE, _unlike, model_problem
+from pymc_dp.neural.simulator import model_problem
 from pymc_dp.neural.training import Box, Simulations, Trainer
 
 SMALL = Training(

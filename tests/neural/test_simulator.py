@@ -6,7 +6,8 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.neural.simulator import Prior, confidential, model_problem, parameters
+from pymc_dp.neural.prior import Prior
+from pymc_dp.neural.simulator import confidential, model_problem, parameters
 
 
 def regression(**kwargs):

@@ -16,8 +16,8 @@ from pytensor.graph.basic import Constant
 from pymc_dp.graphs.held import labelled_like
 from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import PositiveNoise, decreasing_root, unless_nearly_all
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class BoundedNoise(PositiveNoise):
 
     parameter_names = ("scale", "lower", "upper")
     _instead = "Write the noise scale b, or {}.from_epsilon(...)."
-    _others = ("lower", "upper")
+    _not_positive = ("lower", "upper")
 
     def __post_init__(self) -> None:
         """Validate the parameters and make them tensors."""
@@ -94,7 +94,7 @@ class BoundedNoise(PositiveNoise):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConfinedNoise(BoundedNoise):
-    """Bounded noise with a density; a subclass gives it and the masses between two points."""
+    """Bounded noise with a density; a subclass gives it, and the mass between points."""
 
     @abstractmethod
     def _inward(self, s: TensorVariable) -> TensorVariable:
@@ -102,7 +102,7 @@ class ConfinedNoise(BoundedNoise):
 
     @abstractmethod
     def _log_density(self, z: TensorVariable, s: TensorVariable) -> TensorVariable:
-        """Log density within the bounds, of a statistic that is."""
+        """Log density within the bounds, of a statistic within the bounds."""
 
     @abstractmethod
     def _log_mass(self, a: TensorVariable, b: TensorVariable, s: TensorVariable) -> TensorVariable:
@@ -154,7 +154,7 @@ class BoundedLaplaceMechanism(ConfinedNoise):
         \varepsilon = \frac{\Delta}{b}
             + \log \frac{2 - e^{-\Delta / b} - e^{-(d - \Delta) / b}}{1 - e^{-d / b}}.
 
-    diffprivlib's `LaplaceBoundedDomain` draws it, and its `mean`, `var` and `std` do for variances.
+    diffprivlib's `LaplaceBoundedDomain` draws it, and so do its tools `var` and `std`.
 
     Parameters
     ----------
@@ -262,8 +262,8 @@ class FoldedLaplaceMechanism(ConfinedNoise):
         \eta(z \mid s) = \sum_{k \in \mathbb{Z}} \eta_0(z + 2 k d \mid s)
             + \eta_0(2 l - z + 2 k d \mid s), \qquad l \le z \le u,
 
-    with :math:`\eta_0` the Laplace density, in closed form a sum of four exponentials. What is done
-    to the noise costs no privacy: :math:`\varepsilon = \Delta / b`. diffprivlib's `LaplaceFolded`
+    with :math:`\eta_0` the Laplace density, in closed form a sum of four exponentials. The
+    reflection costs no privacy: :math:`\varepsilon = \Delta / b`. diffprivlib's `LaplaceFolded`
     draws it [1]_.
 
     Parameters
@@ -340,14 +340,14 @@ class FoldedLaplaceMechanism(ConfinedNoise):
 
     def _log_density(self, z: TensorVariable, s: TensorVariable) -> TensorVariable:
         b, near, mirrored = self.scale, pt.abs(z - s), (z - self.lower) + (s - self.lower)
-        others = [self._turn - near, mirrored, self._turn - mirrored]
-        images = 1.0 + sum(pt.exp((near - other) / b) for other in others)
+        reflections = [self._turn - near, mirrored, self._turn - mirrored]
+        images = 1.0 + sum(pt.exp((near - reflection) / b) for reflection in reflections)
         return pt.log(images) - near / b - pt.log(2.0 * b) - pt.log1mexp(-self._turn / b)
 
     def _log_mass(self, a: TensorVariable, b: TensorVariable, s: TensorVariable) -> TensorVariable:
         nearest = pt.maximum(pt.maximum(a - s, s - b), 0.0)
-        # The parts right and left of the statistic, and the mirrored interval: how far from it,
-        # and how wide. Noise goes round to each in both directions.
+        # Distance and width of the parts right and left of the statistic, and of the mirrored
+        # interval. Reflected noise reaches each part from both directions.
         right, left = (pt.maximum(a, s), pt.maximum(b, s)), (pt.minimum(a, s), pt.minimum(b, s))
         parts = [(right[0] - s, right[1] - right[0]), (s - left[1], left[1] - left[0])]
         parts.append(((a - self.lower) + (s - self.lower), b - a))

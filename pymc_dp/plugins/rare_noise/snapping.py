@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 
 from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float, refuse_unless
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.plugins.rare_noise.bounded_laplace import BoundedNoise
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class SnappingMechanism(BoundedNoise):
     ) -> TensorVariable:
         """Log probability of the releases in an interval; see `Mechanism.log_interval`."""
         low, high, slack = as_float(lower), as_float(upper), 1e-9 * self.spacing
-        # Clipped with room for rounding: a bound stands for all that is beyond it.
+        # With room for rounding. A bound stands for everything beyond it.
         below, above = low <= self.lower + slack, high >= self.upper - slack
         empty = (low > high) | (low > self.upper + slack) | (high < self.lower - slack)
         first = pt.switch(below, -np.inf, self._clamped(low) - self._middle)

@@ -14,7 +14,7 @@ from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float, checked_parameter
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import (
     PositiveNoise,
     SymmetricNoise,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
-_FAR = np.array(1e150)  # steps
+_FAR = np.array(1e150)  # an infinite distance, in steps
 
 
 class StepNoise(SymmetricNoise):
@@ -43,19 +43,19 @@ class StepNoise(SymmetricNoise):
     def __post_init__(self) -> None:
         """Validate the parameters and make them tensors."""
         super().__post_init__()
-        [name] = self._others
+        [name] = self._not_positive
         self._keep(name, checked_parameter, good=_is_share, rule="in [0, 1]")
 
     def wrong_parameter(self) -> str | None:
         """See `Mechanism.wrong_parameter`."""
-        [name] = self._others
+        [name] = self._not_positive
         share = known_value(getattr(self, name))
         if share is not None and not np.all(_is_share(share)):
             return f"{name}={share} is not in [0, 1]"
         return super().wrong_parameter()
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:
-        [name], expression = self._others, super()._checked(expression)
+        [name], expression = self._not_positive, super()._checked(expression)
         share = getattr(self, name)
         if isinstance(share, Constant):
             return expression
@@ -64,7 +64,7 @@ class StepNoise(SymmetricNoise):
     @property
     @abstractmethod
     def _gamma(self) -> TensorVariable:
-        """Share of a step that is the first."""
+        """Width of the first step, as a share of a whole one."""
 
     @property
     def _cut(self) -> TensorVariable:
@@ -77,7 +77,7 @@ class StepNoise(SymmetricNoise):
 
     @property
     def _beyond(self) -> TensorVariable:
-        """What a e^(-j eps) is multiplied by for the mass from the step's lower end on."""
+        """Mass beyond the lower end of step j, on one side, over exp(-j eps)."""
         return 0.5 / (self._gamma + pt.exp(-as_float(self.epsilon)) * (1.0 - self._gamma))
 
     def _log_height(self, j: TensorVariable) -> TensorVariable:
@@ -110,7 +110,7 @@ class StepNoise(SymmetricNoise):
         around = (a < 0) & (b > 0)
         near = pt.switch(around, 0.0, pt.maximum(a, -b))
         beside = self._log_beside(near, pt.switch(around, 1.0, pt.maximum(b, -a)), interval.width)
-        # Around the statistic: one less what is cut off, or else the two sides.
+        # Around the statistic: one less the tails outside, or else the sum of the two sides.
         ends = [pt.switch(around, x, 1.0) for x in (-a, b)]
         sides = sum(pt.exp(self._log_beside(pt.zeros_like(x), x, x)) for x in ends)
         tails = sum(pt.exp(self._log_beside(x, pt.constant(_FAR), x)) for x in ends)
@@ -141,7 +141,7 @@ class StaircaseMechanism(StepNoise):
 
     which falls by the factor :math:`e^{-\varepsilon}` at :math:`x = \gamma, \gamma + 1, \ldots`.
     The release is :math:`\varepsilon`-differentially private for a statistic of this sensitivity,
-    and of all noise that is, the one with the best :math:`\gamma` has the least variance, or the
+    and of all such noise, the one with the best :math:`\gamma` has the least variance, or the
     least mean size, which is diffprivlib's default [1]_.
 
     Parameters
@@ -151,7 +151,7 @@ class StaircaseMechanism(StepNoise):
     sensitivity : tensor_like of float
         L1 sensitivity, > 0, in the units of the statistic: the width of a step.
     gamma : tensor_like of float, optional
-        Share of a step that is the first, in [0, 1]; by default
+        Width of the first step as a share of a whole one, in [0, 1]; by default
         :math:`1 / (1 + e^{\varepsilon / 2})`, the least mean size of the noise.
 
     Raises
@@ -179,7 +179,7 @@ class StaircaseMechanism(StepNoise):
     gamma: TensorLike | None = None
 
     parameter_names = ("epsilon", "sensitivity", "gamma")
-    _others = ("gamma",)
+    _not_positive = ("gamma",)
 
     def __post_init__(self) -> None:
         """Fill in gamma; validate the parameters and make them tensors."""
@@ -246,7 +246,7 @@ class TulapMechanism(StepNoise):
     sensitivity: TensorLike = 1.0
 
     parameter_names = ("epsilon", "delta", "sensitivity")
-    _others = ("delta",)
+    _not_positive = ("delta",)
 
     @property
     def _gamma(self) -> TensorVariable:
@@ -254,7 +254,7 @@ class TulapMechanism(StepNoise):
 
     @property
     def _cut(self) -> TensorVariable:
-        # One less b = exp(-epsilon), and q, without cancellation.
+        # The class's q, without cancellation in 1 - exp(-epsilon).
         epsilon, delta = as_float(self.epsilon), as_float(self.delta)
         return 2.0 * delta / (2.0 * delta + pt.expm1(epsilon))
 

@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 from scipy import special
 
 from pymc_dp.mechanisms.arguments import as_float, refuse_unless
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import ScaleNoise, SymmetricNoise, standard_interval
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
-_OPEN = np.array(1e140)  # beyond, an end stands for an infinite one
-_MOST = 200.0  # degrees of freedom; tails of more underflow before their series holds
+_OPEN = np.array(1e140)  # an end beyond it counts as infinite
+_MOST_DF = 200.0  # degrees of freedom; tails of more underflow before their series holds
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
@@ -108,7 +108,7 @@ class HeavyNoise(SymmetricNoise, ScaleNoise):
         return as_float(self.scale) * np.sqrt(self.df)
 
     def _log_density(self, x: TensorVariable) -> TensorVariable:
-        # The logarithm of 1 + x^2, also where the square overflows.
+        # log(1 + x^2), also where the square overflows.
         log_square = pt.log1p(pt.minimum(x, _OPEN) ** 2) + 2.0 * pt.log(pt.maximum(x / _OPEN, 1.0))
         return -special.betaln(0.5 * self.df, 0.5) - 0.5 * (self.df + 1.0) * log_square
 
@@ -147,10 +147,10 @@ class HeavyNoise(SymmetricNoise, ScaleNoise):
         first, second = pt.switch(far, half, 0.5), pt.switch(far, 0.5, half)
         part = pt.betainc(first, second, pt.switch(far, y, 1.0 - y))
         tail = pt.switch(far, pt.log(part), pt.log1p(-part)) - np.log(2.0)
-        # Close to the statistic it is a line, where the derivative of betainc is infinite.
+        # Close to the statistic: a line, as the derivative of betainc is infinite there.
         line = pt.log1p(-2.0 * np.exp(-special.betaln(half, 0.5)) * pt.switch(close, x, 0.0))
         tail = pt.switch(close, line - np.log(2.0), tail)
-        # Its series in y, each term by the one before; the first leaves out (1 - y)^(-1/2).
+        # Far out: a series in y, each term computed from the term before it.
         y = 1.0 / (1.0 + pt.switch(farther, x, 40.0) ** 2)
         series, term = pt.ones_like(y), pt.ones_like(y)
         for k in range(1, 6):
@@ -271,8 +271,8 @@ class StudentTMechanism(HeavyNoise):
     def __post_init__(self) -> None:
         """Validate the parameters."""
         df, close = self._argument("df", self.df), "More are close to GaussianMechanism(scale)."
-        rule = ("StudentTMechanism", "df", f"one, <= {_MOST:g}", close)
-        refuse_unless((df <= _MOST) & (df.ndim == 0), df, *rule)
+        rule = ("StudentTMechanism", "df", f"one, <= {_MOST_DF:g}", close)
+        refuse_unless((df <= _MOST_DF) & (df.ndim == 0), df, *rule)
         object.__setattr__(self, "df", float(df))
         super().__post_init__()
 

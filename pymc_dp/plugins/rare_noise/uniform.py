@@ -10,7 +10,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 from pymc_dp.graphs.held import labelled_like
-from pymc_dp.mechanisms.base import MechanismExample, register_mechanism
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import (
     ScaleNoise,
     SymmetricNoise,
@@ -38,13 +38,13 @@ class UniformMechanism(SymmetricNoise, ScaleNoise):
 
     With sensitivity :math:`\Delta` of the statistic the release is
     :math:`(0, \delta)`-differentially private for :math:`\delta = \Delta / (2 w)` exactly, the
-    share of the noise by which neighbours differ; it is the least noise that is [1]_.
+    share of the noise by which neighbours differ; it is the least such noise [1]_.
     diffprivlib's `Uniform(delta=, sensitivity=)` draws it.
 
     Parameters
     ----------
     half_width : tensor_like of float
-        The most :math:`w > 0` that is added or taken off, in the units of the statistic.
+        Largest absolute noise :math:`w > 0`, in the units of the statistic.
 
     Raises
     ------
@@ -100,7 +100,7 @@ class UniformMechanism(SymmetricNoise, ScaleNoise):
         return cls(labelled_like(0.5 * size / failure, delta, sensitivity))
 
     def delta(self, sensitivity: ArrayLike) -> np.ndarray:
-        r"""Smallest :math:`\delta` of which the release is (0, δ)-private.
+        r"""Smallest :math:`\delta` for which the release is (0, δ)-private.
 
         Parameters
         ----------

@@ -25,9 +25,10 @@ from pymc_dp.mechanisms.arguments import (
     required_value,
     show,
 )
-from pymc_dp.mechanisms.base import Mechanism, MechanismExample, register_mechanism
+from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.lattice import not_whole
 from pymc_dp.mechanisms.postprocessed import PostProcessed
+from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.response_count import CountInterval, CountQuantile
 
 if TYPE_CHECKING:

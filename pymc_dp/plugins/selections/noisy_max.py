@@ -11,9 +11,9 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 
 from pymc_dp.mechanisms.arguments import as_float, positive_parameter, show
-from pymc_dp.mechanisms.base import register_mechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
-from pymc_dp.plugins.selections.selection import ExponentialMechanism, IndexSelection, at
+from pymc_dp.mechanisms.registry import register_mechanism
+from pymc_dp.plugins.selections.selection import ExponentialMechanism, IndexSelection, is_at
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -93,15 +93,15 @@ class NoisyMax(IndexSelection):
         value: bool = False,
     ) -> None:
         """Validate the arguments and keep the scale as a tensor."""
-        own: Any = noise
+        kind: Any = noise
         if isinstance(noise, LaplaceMechanism) and scale is None:
-            own, scale = "laplace", noise.scale
-        if own not in _NOISES or scale is None:
+            kind, scale = "laplace", noise.scale
+        if kind not in _NOISES or scale is None:
             raise ValueError(
                 f"NoisyMax: got noise={noise!r}, scale={scale!r}: write dp.LaplaceMechanism(scale) "
                 f'for the noise, or "gumbel" or "exponential" with scale='
             )
-        object.__setattr__(self, "noise", own)
+        object.__setattr__(self, "noise", kind)
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "value", bool(value))
         self._keep("scale", positive_parameter)
@@ -121,9 +121,9 @@ class NoisyMax(IndexSelection):
         epsilon : array_like
             Privacy loss of a choice, > 0.
         sensitivity : array_like
-            What one record changes each utility by at most, > 0.
+            Largest change of a utility by one record, > 0.
         monotone : bool, default False
-            Whether a record that is added changes no utility downwards.
+            Whether adding a record lowers no utility.
 
         Raises
         ------
@@ -136,8 +136,8 @@ class NoisyMax(IndexSelection):
         >>> dp.NoisyMax.from_epsilon("gumbel", 1.0, sensitivity=1.0)
         NoisyMax('gumbel', scale=2.0)
         """
-        loss, most = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
-        return cls(noise, (1.0 if monotone else 2.0) * most / loss)
+        loss, change = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
+        return cls(noise, (1.0 if monotone else 2.0) * change / loss)
 
     @property
     def release_ndim(self) -> int:
@@ -195,7 +195,7 @@ class NoisyMax(IndexSelection):
         if self.noise == "gumbel" and not self.value:
             return ExponentialMechanism(1.0).with_parameters(1.0 / self.scale).logp(z, statistic)
         u, top = self._from_the_top(statistic)
-        chosen = at(z[..., 0] if self.value else z, u)
+        chosen = is_at(z[..., 0] if self.value else z, u)
         if self.value:
             noise = (z[..., 1] - top)[..., None] / self.scale[..., None] - u
             log_p = pt.sum(self._each(noise, chosen), axis=-1) - pt.log(self.scale)
@@ -204,13 +204,13 @@ class NoisyMax(IndexSelection):
         return self._checked(pt.switch(pt.any(chosen, axis=-1), log_p, -np.inf))
 
     def _from_the_top(self, statistic: TensorLike) -> tuple[TensorVariable, TensorVariable]:
-        """Return the utilities in units of the scale, counted from the largest, and this one."""
+        """Return utilities less the largest one, in units of the scale, and the largest one."""
         u = as_float(statistic)
         top = pt.sort(u, axis=-1)[..., -1]
         return (u - top[..., None]) / self.scale[..., None], top
 
     def _each(self, noise: TensorVariable, chosen: TensorVariable) -> TensorVariable:
-        """Log density of the noise of the chosen candidate, log probability of less of others."""
+        """Log density of the chosen candidate's noise, log distribution function of the others'."""
         above = noise > 0
         distance = pt.abs(noise)
         if self.noise == "laplace":
@@ -225,7 +225,7 @@ class NoisyMax(IndexSelection):
         """Log probability of a position, by Gauss-Legendre quadrature over the largest value."""
         x, w = _rule(_NODES)
         steps = np.arange(0.0, _FAR + _PANEL, _PANEL)
-        # Above the largest utility nothing has a kink.
+        # Above the largest utility the integrand has no kink.
         points = (steps[:-1, None] + _PANEL * x).ravel()
         weight = np.tile(_PANEL * w, len(steps) - 1)
         k = u.type.shape[-1]
@@ -242,7 +242,7 @@ class NoisyMax(IndexSelection):
             inside = pt.clip(ordered - second, -_FAR, 0.0)
             grid = pt.minimum(np.concatenate([-steps[:0:-1], steps]), -second)
             inside = pt.sort(pt.concatenate([inside, grid], axis=-1), axis=-1)
-            # Only the outer ends have a derivative that counts: they are written, not sorted.
+            # Only the outer ends contribute to the gradient: they are appended, not sorted.
             ends = pt.concatenate(
                 [-steps[-1] + 0.0 * second, inside, pt.minimum(steps[-1], -second)], axis=-1
             )
@@ -252,16 +252,16 @@ class NoisyMax(IndexSelection):
             terms.append(pt.sum(self._each(noise, chosen[..., None, :]), -1))
             weights.append((width * w).flatten(u.type.ndim))
             rest = pt.maximum(-second - steps[-1], 0.0)
-            own = pt.sum(pt.switch(chosen, u, 0.0), axis=-1, keepdims=True)
-            largest = pt.eq(own, 0.0)
-            terms.append(pt.switch(largest, math.log(0.5), own + math.log(0.25)))
+            utility = pt.sum(pt.switch(chosen, u, 0.0), axis=-1, keepdims=True)
+            largest = pt.eq(utility, 0.0)
+            terms.append(pt.switch(largest, math.log(0.5), utility + math.log(0.25)))
             weights.append(pt.switch(largest, -pt.expm1(-rest), rest))
-        of_all, size = (pt.concatenate(parts, axis=-1) for parts in (terms, weights))
-        most = disconnected_grad(pt.max(of_all, axis=-1, keepdims=True))
-        return pt.log(pt.sum(size * pt.exp(of_all - most), axis=-1)) + most[..., 0]
+        log_terms, size = (pt.concatenate(parts, axis=-1) for parts in (terms, weights))
+        peak = disconnected_grad(pt.max(log_terms, axis=-1, keepdims=True))
+        return pt.log(pt.sum(size * pt.exp(log_terms - peak), axis=-1)) + peak[..., 0]
 
     def __repr__(self) -> str:
-        """As it is written."""
+        """Return the expression that builds it."""
         more: Any = ", value=True" if self.value else ""
         if self.noise == "laplace":
             return f"NoisyMax(LaplaceMechanism(scale={show(self.scale)}){more})"

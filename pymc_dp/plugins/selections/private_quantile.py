@@ -11,7 +11,8 @@ from pytensor.gradient import disconnected_grad
 
 from pymc_dp.graphs.values import known_value
 from pymc_dp.mechanisms.arguments import as_float, checked_parameter, positive_parameter
-from pymc_dp.mechanisms.base import register_mechanism, wrong_scales
+from pymc_dp.mechanisms.base import wrong_scales
+from pymc_dp.mechanisms.registry import register_mechanism
 from pymc_dp.plugins.selections.selection import Selection
 
 if TYPE_CHECKING:
@@ -153,18 +154,18 @@ class PrivateQuantile(Selection):
         """Log density of a quantile; see `Mechanism.logp`."""
         z, rate = as_float(value), self.rate[..., None]
         points, lengths, distance, target = self._intervals(statistic)
-        inside, end = points[..., 1:-1], pt.eq(z, self.upper)  # where clipped records end
+        inside, end = points[..., 1:-1], pt.eq(z, self.upper)  # where clipped records may lie
         below = pt.le(inside, z[..., None]) & ~(pt.eq(inside, z[..., None]) & end[..., None])
-        own = pt.abs(pt.sum(below, axis=-1) - target)
-        # Less the smallest of an interval that is not empty: the others are no more likely.
-        least = pt.min(pt.switch(lengths > 0, distance, np.inf), axis=-1, keepdims=True)
-        least = disconnected_grad(least)
-        total = pt.sum(lengths * pt.exp(-rate * pt.maximum(distance - least, 0.0)), axis=-1)
-        log_p = -self.rate * (own - least[..., 0]) - pt.log(total)
+        distance_here = pt.abs(pt.sum(below, axis=-1) - target)
+        # Less the smallest distance of a nonempty interval, against underflow of all terms.
+        smallest = pt.min(pt.switch(lengths > 0, distance, np.inf), axis=-1, keepdims=True)
+        smallest = disconnected_grad(smallest)
+        total = pt.sum(lengths * pt.exp(-rate * pt.maximum(distance - smallest, 0.0)), axis=-1)
+        log_p = -self.rate * (distance_here - smallest[..., 0]) - pt.log(total)
         return self._checked(pt.switch(self.attainable(z), log_p, -np.inf))
 
     def _intervals(self, statistic: TensorLike) -> tuple[TensorVariable, ...]:
-        """Return ends and lengths of the intervals, how far each is from the quantile, its rank."""
+        """Return ends and lengths of the intervals, their distances from a rank, and that rank."""
         x, lower, upper = as_float(statistic), self.lower[..., None], self.upper[..., None]
         records = pt.sort(pt.clip(x, lower, upper), axis=-1)
         like = pt.zeros_like(records[..., :1])

@@ -10,7 +10,8 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 
 from pymc_dp.mechanisms.arguments import as_float, positive_parameter
-from pymc_dp.mechanisms.base import Mechanism, register_mechanism
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.registry import register_mechanism
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -44,14 +45,14 @@ class IndexSelection(Selection):
 
     @property
     def log_concave(self) -> bool:
-        """See `Mechanism.log_concave`: whichever has the largest sum of a utility and noise.
+        """See `Mechanism.log_concave`: the candidate with the largest noisy utility is released.
 
-        The noise is log-concave, and that one is the largest is a convex condition.
+        The noise is log-concave, and the condition that one is the largest is convex.
         """
         return True
 
     def attainable(self, value: TensorLike) -> TensorVariable:
-        """See `Mechanism.attainable`; for what the number of candidates rules out `logp` is."""
+        """See `Mechanism.attainable`; `logp` rules out positions beyond the last candidate."""
         z = as_float(value)
         return (z >= 0) & pt.eq(z, pt.floor(z))
 
@@ -72,8 +73,8 @@ class IndexSelection(Selection):
         return pt.argmax(statistic, axis=-1).astype("float64")
 
 
-def at(index: TensorVariable, utilities: TensorVariable) -> TensorVariable:
-    """Whether a candidate is the one at an index, of any shape that broadcasts; none if no one."""
+def is_at(index: TensorVariable, utilities: TensorVariable) -> TensorVariable:
+    """Return, for each index, which candidate is at it; none if it is no position."""
     return pt.eq(index[..., None], pt.arange(utilities.shape[-1]))
 
 
@@ -91,8 +92,8 @@ class ExponentialMechanism(IndexSelection):
     It is the largest of :math:`u_j` with Gumbel noise of scale 1/r, too. The rate is
     :math:`r = \varepsilon / (2 \Delta)` for an :math:`\varepsilon`-differentially private choice
     by utilities that one record changes by at most :math:`\Delta` [1]_, and
-    :math:`r = \varepsilon / \Delta` where a record more changes none of them downwards (monotone
-    utilities, as counts).
+    :math:`r = \varepsilon / \Delta` where adding a record lowers none of them (monotone
+    utilities, such as counts).
 
     Parameters
     ----------
@@ -136,9 +137,9 @@ class ExponentialMechanism(IndexSelection):
         epsilon : array_like
             Privacy loss of a choice, > 0.
         sensitivity : array_like
-            What one record changes each utility by at most, > 0.
+            Largest change of a utility by one record, > 0.
         monotone : bool, default False
-            Whether a record that is added changes no utility downwards.
+            Whether adding a record lowers no utility.
 
         Raises
         ------
@@ -153,8 +154,8 @@ class ExponentialMechanism(IndexSelection):
         >>> dp.ExponentialMechanism.from_epsilon(1.0, sensitivity=2.0, monotone=True)
         ExponentialMechanism(rate=0.5)
         """
-        loss, most = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
-        return cls(loss / (most if monotone else 2.0 * most))
+        loss, change = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
+        return cls(loss / (change if monotone else 2.0 * change))
 
     def epsilon(self, sensitivity: ArrayLike, monotone: bool = False) -> np.ndarray:
         """Privacy loss of a choice; see `from_epsilon`.
@@ -162,17 +163,17 @@ class ExponentialMechanism(IndexSelection):
         Parameters
         ----------
         sensitivity : array_like
-            What one record changes each utility by at most, > 0.
+            Largest change of a utility by one record, > 0.
         monotone : bool, default False
-            Whether a record that is added changes no utility downwards.
+            Whether adding a record lowers no utility.
 
         Raises
         ------
         ValueError
             A sensitivity that is not finite and positive, or a symbolic rate.
         """
-        most, rate = self._argument("sensitivity", sensitivity), self._value("rate")
-        return rate * (most if monotone else 2.0 * most)
+        change, rate = self._argument("sensitivity", sensitivity), self._value("rate")
+        return rate * (change if monotone else 2.0 * change)
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one position; see `Mechanism.noise_sample`."""
@@ -185,16 +186,16 @@ class ExponentialMechanism(IndexSelection):
     def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Log probability of a position; see `Mechanism.logp`."""
         score = self._scores(statistic)
-        chosen = at(as_float(value), score)
-        own = pt.sum(pt.switch(chosen, score, 0.0), axis=-1)
-        log_p = own - pt.log(pt.sum(pt.exp(score), axis=-1))
+        chosen = is_at(as_float(value), score)
+        chosen_score = pt.sum(pt.switch(chosen, score, 0.0), axis=-1)
+        log_p = chosen_score - pt.log(pt.sum(pt.exp(score), axis=-1))
         return self._checked(pt.switch(pt.any(chosen, axis=-1), log_p, -np.inf))
 
     def _scores(self, statistic: TensorLike) -> TensorVariable:
-        """Return the utilities times the rate, less the largest; no digits of these are lost."""
+        """Return the utilities times the rate, less the largest one, without loss of digits."""
         u = as_float(statistic)
         return self.rate[..., None] * (u - disconnected_grad(pt.max(u, axis=-1, keepdims=True)))
 
 
-# The conformance tests of mechanisms are of noise for each entry; selections have their own.
+# The conformance tests take noise for each entry; selections have their own tests.
 register_mechanism(ExponentialMechanism, examples=tuple)
