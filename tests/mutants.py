@@ -144,7 +144,7 @@ MUTANTS = {
         f"{GEWEKE_STEPS}[TableGibbs: multinomial]",
     ),
     "records accepted too often": Mutant(
-        "pymc_dp/kernels/records.py",
+        "pymc_dp/kernels/records/sweeps.py",
         "take = holds and (u < 1.0 + step or u < math.exp(step))",
         "take = holds and u < math.exp(0.5 * step)",
         f"{GEWEKE_STEPS}[RecordMetropolis: clamped normal, without moves]",

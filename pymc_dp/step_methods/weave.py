@@ -21,7 +21,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import without_remarks
 from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, substitute
 from pymc_dp.kernels import joined, key_of
-from pymc_dp.kernels.records import make_carried, make_carried_each
+from pymc_dp.kernels.records.moves import make_carried, make_carried_each
 from pymc_dp.mechanisms.release import FeasibleMoments, variance_cap
 from pymc_dp.reading.groups import (
     Block,

@@ -31,7 +31,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pymc_dp.kernels import jit
-from pymc_dp.kernels.counts.sums import CountNoise
+from pymc_dp.kernels.counts.noise import CountNoise
 
 _STEEPEST = 700.0  # tilts beyond have no effect on any double
 _NEAR = 0.02  # of a tilt, in standard deviations of what is tilted

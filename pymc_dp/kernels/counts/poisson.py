@@ -21,7 +21,8 @@ import numpy as np
 
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.counts.laws import POISSON
-from pymc_dp.kernels.counts.sums import ADDITIVE, make_count_sum
+from pymc_dp.kernels.counts.noise import ADDITIVE
+from pymc_dp.kernels.counts.sums import make_count_sum
 from pymc_dp.kernels.functions.count_masses import log_poisson, propose_offset
 from pymc_dp.kernels.functions.gamma_ratio import g_parts, h_parts
 

@@ -12,12 +12,12 @@ of more than `_MOST` terms on a side, and counts beyond 2**53, are NaN.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
-from pymc_dp.kernels import jit, joined, key_of, part
+from pymc_dp.kernels import jit, part
 from pymc_dp.kernels.counts.laws import CountLaw, zero
+from pymc_dp.kernels.counts.noise import CountNoise, no_slope
 
 REST = 1e-16
 """What a sum may leave out, relative to itself."""
@@ -25,151 +25,11 @@ _LARGE = 1e200  # terms this large are scaled down
 _WHOLE = 2.0**53  # beyond, y + 1 is y
 _MOST = 20_000_000.0  # terms of a sum; seconds
 _BLOCK = 8.0  # terms between looks at what is left: a processor does not foresee where a sum ends
-_STRAIGHT = 4e-15  # of a log density, what is taken for rounding
-_SHORT, _LONG = 8.0, 64.0  # counts along which it may be straight
 _WIDE = 256.0  # counts within which the law hardly bends, so that not all need be summed
 _FINENESS = 4.0  # steps of a width
 _LEVELS, _POINTS = 4, 2000  # halvings of a step, and terms, at most
 _OUT = -45.0  # log of a term that is left out
 _NEAR, _LEVEL = 32.0, 0.5  # counts, and the log of a ratio, within which a mode need not be sought
-
-
-class CountNoise(NamedTuple):
-    """Noise of a release, log-concave in the count; p is the tuple of its parameters.
-
-    Attributes
-    ----------
-    key : of compiled code; None if it cannot be kept.
-    center : ``(z, p)`` to a count from which z might have come.
-    log_noise : ``(z, y, p)`` to log eta(z | y).
-    begin : ``(z, y, p)`` to two states, for steps from y to y + side, y + 2 side, ..., of side 1
-        and of side -1.
-    advance : ``(z, y, side, state, p)`` to eta(z | y + side) / eta(z | y) and the next state.
-    slope : ``(z, y, p)`` to the derivative of log eta by z; 0 where z is discrete.
-    """
-
-    key: str | None
-    center: Callable
-    log_noise: Callable
-    begin: Callable
-    advance: Callable
-    slope: Callable
-
-    @classmethod
-    def of(cls, *functions: Callable) -> "CountNoise":
-        """Return noise whose functions have keys themselves."""
-        return cls(key_of(functions), *functions)
-
-
-# --- exp(-lam |z - y| - tau (z - y)^2 / 2), p = (lam, tau) ----------------------------------------
-
-
-@jit
-def _itself(z, p):
-    return z
-
-
-@jit
-def _additive_log_noise(z, y, p):
-    e = z - y
-    return -p[0] * abs(e) - 0.5 * p[1] * e * e
-
-
-@jit
-def _additive_begin(z, y, p):
-    up = down = fall = decay = 1.0
-    if p[1] != 0.0:
-        e, fall = p[1] * (z - y), math.exp(-p[1])
-        up, down = math.exp(e - 0.5 * p[1]), math.exp(-e - 0.5 * p[1])
-    if p[0] != 0.0:
-        decay = math.exp(-p[0])
-    return (up, fall, decay, 1.0 / decay), (down, fall, decay, 1.0 / decay)
-
-
-@jit
-def _additive_advance(z, y, side, state, p):
-    normal, fall, decay, rise = state
-    if p[0] == 0.0:
-        return normal, (normal * fall, fall, decay, rise)
-    ahead = side * (z - y)
-    if ahead <= 0.0:
-        factor = decay
-    elif ahead >= 1.0:
-        factor = rise
-    else:
-        factor = math.exp(p[0] * (2.0 * ahead - 1.0))
-    return normal * factor, (normal * fall, fall, decay, rise)
-
-
-@jit
-def _additive_slope(z, y, p):
-    e = z - y
-    return -p[1] * e - (p[0] if e >= 0.0 else -p[0])  # at a kink, from the right
-
-
-@jit
-def _no_slope(z, y, p):
-    return 0.0
-
-
-ADDITIVE = CountNoise.of(
-    _itself, _additive_log_noise, _additive_begin, _additive_advance, _additive_slope
-)
-ADDITIVE_ON_LATTICE = CountNoise.of(*ADDITIVE[1:-1], _no_slope)
-
-
-def stepwise(
-    center: Callable, log_noise: Callable, slope: Callable | None, key: str | None
-) -> CountNoise:
-    """Noise known by its log density only; these functions take p unpacked."""
-    key = joined(key_of(stepwise), key)
-
-    @part
-    def find_center(z, p):
-        found = center(z, *p)
-        return z if math.isnan(found) else found
-
-    @part
-    def log_density(z, y, p):
-        return log_noise(z, y, *p)
-
-    @part
-    def begin(z, y, p):
-        state = log_noise(z, y, *p), math.nan, 1.0, 0.0, _SHORT
-        return state, state
-
-    @part
-    def advance(z, y, side, state, p):
-        here, rise, factor, left, leap = state
-        if left > 0.0:
-            return factor, (here + rise, rise, factor, left - 1.0, leap)
-        ahead = log_noise(z, y + side, *p)
-        if ahead == -math.inf:  # beyond the reach of the noise, as the next may be, too
-            return 0.0, (ahead, math.nan, 0.0, 0.0, _SHORT)
-        before, rise = rise, ahead - here
-        factor = math.exp(rise)
-        slack = _STRAIGHT * (1.0 + abs(here))
-        if not abs(rise - before) <= slack:
-            return factor, (ahead, rise, factor, 0.0, _SHORT)
-        # What is log-concave, and straight to its end, is straight between.
-        all_the_way = log_noise(z, y + side * leap, *p) - here
-        if not abs(all_the_way - leap * rise) <= leap * slack:
-            return factor, (ahead, rise, factor, 0.0, _SHORT)
-        rise = all_the_way / leap
-        factor = math.exp(rise)
-        return factor, (here + rise, rise, factor, leap - 1.0, min(2.0 * leap, _LONG))
-
-    if slope is None:
-        return CountNoise(key, find_center, log_density, begin, advance, _no_slope)
-
-    @part
-    def by_z(z, y, p):
-        return slope(z, y, *p)
-
-    return CountNoise(key, find_center, log_density, begin, advance, by_z)
-
-
-# --- The sum ------------------------------------------------------------------------------------
 
 
 def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
@@ -245,7 +105,7 @@ def _make_wide_sum(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable
     deviation on. Two steps have to agree; where they do not, as at most kinks, all is summed.
     """
     odds, log_mass, log_noise, start = law.odds, law.log_mass, noise.log_noise, law.start
-    bent, smooth, slope = law.change is not zero, noise.slope is not _no_slope, noise.slope
+    bent, smooth, slope = law.change is not zero, noise.slope is not no_slope, noise.slope
 
     @part
     def is_wide(mode, lo, hi, theta):
@@ -328,7 +188,7 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
     log_noise, begin, slope = noise.log_noise, noise.begin, noise.slope
     find_center = noise.center
     find_mode, (leap, ends) = _make_mode(law, noise), _make_walk(law, noise)
-    bent, smooth = law.change is not zero, noise.slope is not _no_slope
+    bent, smooth = law.change is not zero, noise.slope is not no_slope
     is_wide, wide_sum = _make_wide_sum(law, noise)
 
     @jit

@@ -16,7 +16,8 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.counts.laws import BINOMIAL, POISSON, CountLaw
-from pymc_dp.kernels.counts.sums import CountNoise, make_count_draw
+from pymc_dp.kernels.counts.noise import CountNoise
+from pymc_dp.kernels.counts.sums import make_count_draw
 
 
 class Releases(NamedTuple):

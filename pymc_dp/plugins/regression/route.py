@@ -25,13 +25,10 @@ from pymc_dp.mechanisms.release import (
     record_bounds,
 )
 from pymc_dp.plugins.regression.columns import Columns
-from pymc_dp.plugins.regression.kernels.chain import (
-    RegressionModel,
-    proposal_shape,
-    run_sweeps,
-    scatter,
-    tune_proposal,
-)
+from pymc_dp.plugins.regression.kernels.chain import run_sweeps
+from pymc_dp.plugins.regression.kernels.density import RegressionModel
+from pymc_dp.plugins.regression.kernels.statistics import scatter
+from pymc_dp.plugins.regression.kernels.tuning import proposal_shape, tune_proposal
 from pymc_dp.plugins.regression.priors import (
     ConjugateLaw,
     NormalInverseGamma,

@@ -20,7 +20,8 @@ import math
 import numpy as np
 
 from pymc_dp.kernels import jit
-from pymc_dp.plugins.inversion.kernels.line import LARGEST_TAIL, TOLERANCE, saddlepoint, tilted
+from pymc_dp.plugins.inversion.kernels.contour import LARGEST_TAIL, saddlepoint, tilted
+from pymc_dp.plugins.inversion.kernels.line import TOLERANCE
 from pymc_dp.plugins.inversion.kernels.release import missed
 
 _MOST_TRIALS = 100_000

@@ -20,7 +20,8 @@ import numpy as np
 
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.linked import V, linked
-from pymc_dp.plugins.inversion.kernels.line import extent, log_total, power, tilted
+from pymc_dp.plugins.inversion.kernels.contour import extent, log_total, tilted
+from pymc_dp.plugins.inversion.kernels.line import power
 from pymc_dp.plugins.inversion.kernels.numbers import mixed
 
 MOST = 1 << 20  # sums in a window

@@ -1,0 +1,124 @@
+"""Moves of the parameters that carry records along with them (interweaving)."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from pymc_dp.kernels import jit, part
+
+
+@part
+def beside(rng, theta, axes, scales, k):
+    """Propose theta along an axis, a column of `axes`; without columns these are coordinates."""
+    step = scales[k] * rng.standard_normal()
+    there = theta.copy()
+    if axes.shape[1]:
+        there += step * axes[:, k]
+    else:
+        there[k] += step
+    return there
+
+
+def make_moves(couple: Callable, prior: Callable, read: Callable, log_density: Callable):
+    """Return moves of theta, one axis after the other, with the records carried along.
+
+    Their noise is held fixed, and it is accepted on the releases and the prior alone: the density
+    of the records cancels against the Jacobian (Yu & Meng 2011).
+
+    What is kept of the records beside them is `state`, which `read` computes from them and
+    `log_density` turns into the log density of the releases.
+    """
+
+    @part
+    def moves_of(rng, x, theta, env, state, axes, scales, count, turn, tried, moved):
+        (log_prior,) = prior(theta, *env)
+        now = log_prior.item() + log_density(state)
+        for t in range(turn, turn + count):
+            k = t % scales.size
+            tried[k] += 1
+            there = beside(rng, theta, axes, scales, k)
+            (log_prior,) = prior(there, *env)
+            if not log_prior.item() > -math.inf:
+                continue
+            other = couple(rng, theta, there, *x, *env)
+            other_state = read(there, other, env)
+            then = log_prior.item() + log_density(other_state)
+            if math.log(rng.random()) < then - now:
+                theta, x, state, now = there, other, other_state, then
+                moved[k] += 1
+        return x, theta, state
+
+    return moves_of
+
+
+def make_carried(back, values, couple, density, prior) -> Callable:
+    """Return moves of theta and of what it carries along.
+
+    Parameters
+    ----------
+    back : ``(theta, *env) -> records``, what is carried, as it is
+    values : ``(theta, *x, *env) -> arrays``, what is to be returned of it
+    density : ``(theta, *x, *env) -> (float,)``, log density of all that depends on it
+    couple, prior : see `RecordFunctions`
+    """
+
+    @part
+    def read(theta, x, env):
+        (value,) = density(theta, *x, *env)
+        return value.item()
+
+    @part
+    def log_density(state):
+        return state
+
+    moves_of = make_moves(couple, prior, read, log_density)
+
+    @jit
+    def carried(rng, theta, env, axes, scales, count, turn):
+        """Return values of what is carried, theta, and the moves tried and taken by axis."""
+        tried, moved = np.zeros(scales.size), np.zeros(scales.size)
+        x = back(theta, *env)
+        state = read(theta, x, env)
+        x, theta, _ = moves_of(rng, x, theta, env, state, axes, scales, count, turn, tried, moved)
+        return values(theta, *x, *env), theta, tried, moved
+
+    return carried
+
+
+def make_carried_each(back, values, couple, terms, choose) -> Callable:
+    """Return moves of n entries at once, each with what it carries, and each taken or not.
+
+    Theta holds n entries of one variable after the other; given all else, entry i of everything is
+    independent of the others. ``terms(theta, *x, *env) -> (values,)``: n log densities, of what
+    depends on entry i of theta but what it carries. The rest as in `make_carried`.
+    """
+
+    @jit
+    def carried_each(rng, theta, env, axes, scales, count, turn):
+        """Return values of what is carried, theta, and the moves tried and taken by entry."""
+        tried, moved = np.zeros(scales.size), np.zeros(scales.size)
+        x = back(theta, *env)
+        (now,) = terms(theta, *x, *env)
+        now = now.copy()
+        n = now.size
+        mask = np.empty(n, dtype=np.bool_)
+        for t in range(turn, turn + count):
+            first = t % (theta.size // n) * n  # of the variable whose turn it is
+            there = theta.copy()
+            for i in range(first, first + n):
+                there[i] += scales[i] * rng.standard_normal()
+            other = couple(rng, theta, there, *x, *env)
+            (then,) = terms(there, *other, *env)
+            for i in range(n):
+                mask[i] = math.log(rng.random()) < then[i] - now[i]
+                tried[first + i] += 1
+                if mask[i]:
+                    now[i] = then[i]
+                    moved[first + i] += 1
+                else:
+                    there[first + i] = theta[first + i]
+            x, theta = choose(mask, *other, *x), there
+        return values(theta, *x, *env), theta, tried, moved
+
+    return carried_each
