@@ -67,12 +67,12 @@ MUTANTS = {
         "pymc_dp/kernels/counts/sums.py",
         """\
             while y != end:
-                if abs(y - mode) > _MOST:
+                if abs(y - mode) > _MOST_TERMS:
                     total = math.nan
 """,
         """\
             while y != end and y > mode - 3.0:
-                if abs(y - mode) > _MOST:
+                if abs(y - mode) > _MOST_TERMS:
                     total = math.nan
 """,
         "tests/laws/test_count_sums.py",

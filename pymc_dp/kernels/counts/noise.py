@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from pymc_dp.kernels import jit, joined, key_of, part
 
-_STRAIGHT = 4e-15  # of a log density, what is taken for rounding
-_SHORT, _LONG = 8.0, 64.0  # counts along which it may be straight
+_STRAIGHT = 4e-15  # relative change of a log density that is taken for rounding
+_SHORT, _LONG = 8.0, 64.0  # lengths, in counts, of the steps along which it is tried as straight
 
 
 class CountNoise(NamedTuple):
@@ -15,11 +15,10 @@ class CountNoise(NamedTuple):
 
     Attributes
     ----------
-    key : of compiled code; None if it cannot be kept.
+    key : the key of the compiled code; None if the code cannot be kept on disk.
     center : ``(z, p)`` to a count from which z might have come.
     log_noise : ``(z, y, p)`` to log eta(z | y).
-    begin : ``(z, y, p)`` to two states, for steps from y to y + side, y + 2 side, ..., of side 1
-        and of side -1.
+    begin : ``(z, y, p)`` to two states, for steps from y upwards (side 1) and downwards (side -1).
     advance : ``(z, y, side, state, p)`` to eta(z | y + side) / eta(z | y) and the next state.
     slope : ``(z, y, p)`` to the derivative of log eta by z; 0 where z is discrete.
     """
@@ -80,7 +79,7 @@ def _additive_advance(z, y, side, state, p):
 @jit
 def _additive_slope(z, y, p):
     e = z - y
-    return -p[1] * e - (p[0] if e >= 0.0 else -p[0])  # at a kink, from the right
+    return -p[1] * e - (p[0] if e >= 0.0 else -p[0])  # at the kink, the derivative from the right
 
 
 @jit
@@ -98,13 +97,13 @@ ADDITIVE_ON_LATTICE = CountNoise.of(*ADDITIVE[1:-1], no_slope)
 def stepwise(
     center: Callable, log_noise: Callable, slope: Callable | None, key: str | None
 ) -> CountNoise:
-    """Noise known by its log density only; these functions take p unpacked."""
+    """Return noise whose ratios follow from log_noise; the functions take p unpacked."""
     key = joined(key_of(stepwise), key)
 
     @part
     def find_center(z, p):
-        found = center(z, *p)
-        return z if math.isnan(found) else found
+        count = center(z, *p)
+        return z if math.isnan(count) else count
 
     @part
     def log_density(z, y, p):
@@ -121,14 +120,14 @@ def stepwise(
         if left > 0.0:
             return factor, (here + rise, rise, factor, left - 1.0, leap)
         ahead = log_noise(z, y + side, *p)
-        if ahead == -math.inf:  # beyond the reach of the noise, as the next may be, too
+        if ahead == -math.inf:  # beyond the support of the noise, as the next count may be
             return 0.0, (ahead, math.nan, 0.0, 0.0, _SHORT)
         before, rise = rise, ahead - here
         factor = math.exp(rise)
         slack = _STRAIGHT * (1.0 + abs(here))
         if not abs(rise - before) <= slack:
             return factor, (ahead, rise, factor, 0.0, _SHORT)
-        # What is log-concave, and straight to its end, is straight between.
+        # A log-concave function whose end lies on the line is straight in between.
         all_the_way = log_noise(z, y + side * leap, *p) - here
         if not abs(all_the_way - leap * rise) <= leap * slack:
             return factor, (ahead, rise, factor, 0.0, _SHORT)

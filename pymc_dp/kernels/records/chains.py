@@ -10,7 +10,7 @@ from pymc_dp.kernels import jit, part
 from pymc_dp.kernels.records.moves import beside, make_moves
 from pymc_dp.kernels.records.sweeps import RecordFunctions, Sweep
 
-CARRIED, GIVEN = 0, 1  # moves of theta with the records, and given them
+CARRIED, GIVEN = 0, 1  # moves of theta with the records, and given the records
 
 
 def make_sweeps(pieces: RecordFunctions, how: Sweep) -> Callable:
@@ -22,8 +22,8 @@ def make_sweeps(pieces: RecordFunctions, how: Sweep) -> Callable:
     def sweeps(rng, x, theta, env, axes, scales, count, moves, turn):
         """Return records, theta, accepted proposals, lowest log ratio, moves by axis, and refusals.
 
-        Refusals are the proposals that `maps` rules out, whatever the releases.
-        Of the moves, `turn` is the number of those made before: they take the axes in turn.
+        Refusals are the proposals that `maps` rules out, whatever the releases. Moves take the axes
+        in turn; `turn` is the number of moves made before.
         """
         p = scales.size
         tried = np.zeros(p)
@@ -49,9 +49,9 @@ class LawFunctions(NamedTuple):
 
     Attributes
     ----------
-    gather : ``(*x, *env) -> (sums,)``, what `law` needs of the records, if it does without them
+    gather : ``(*x, *env) -> (sums,)``, sums over the records, where `law` needs no more of them
     law : ``(theta, sums, *x, *env) -> (float,)``, log density of theta and the records
-    collect : ``(theta, *x, *env) -> (row,)``, what is recorded of a draw
+    collect : ``(theta, *x, *env) -> (row,)``, the recorded values of a draw
     """
 
     gather: Any
@@ -60,10 +60,10 @@ class LawFunctions(NamedTuple):
 
 
 class Functions(NamedTuple):
-    """All of a block of records, or of several, that `make_chain` takes.
+    """The functions of a block of records, or of several blocks, that `make_chain` takes.
 
-    Of several blocks, the records, `env`, `state` and sums are pairs: of the first block, and of
-    the others. Their densities and rows of `collect` add up.
+    For several blocks, the records, `env`, `state` and sums are pairs: those of the first block,
+    and those of the other blocks. Densities are added, rows of `collect` are concatenated.
     """
 
     couple: Any
@@ -72,10 +72,10 @@ class Functions(NamedTuple):
     laws: LawFunctions
 
 
-def together(first: Functions, others: Functions) -> Functions:
+def together(first: Functions, rest: Functions) -> Functions:
     """Return two blocks of records, independent of each other given theta, as one."""
     couple_x, prior_x, (read_x, density_x, sweep_x), (gather_x, law_x, collect_x) = first
-    couple_y, prior_y, (read_y, density_y, sweep_y), (gather_y, law_y, collect_y) = others
+    couple_y, prior_y, (read_y, density_y, sweep_y), (gather_y, law_y, collect_y) = rest
 
     @part
     def couple(rng, theta, there, x, y, of_x, of_y):
@@ -125,10 +125,10 @@ def together(first: Functions, others: Functions) -> Functions:
 
 
 def make_chain(functions: Functions, direct: bool) -> Callable:
-    """Return a whole chain: sweeps, moves of theta with the records and given them, in turn.
+    """Return a chain that sweeps over the records, and moves theta with and given the records.
 
-    Given the records, theta moves by a random walk, too: where the noise is small, these steps are
-    the longer ones. `direct` says that the density of the releases depends on theta itself.
+    Theta also moves by a random walk given the records, since this takes longer steps where the
+    noise is small. `direct` says that the density of the releases depends on theta itself.
     """
     couple, prior, (read, log_density, sweep), (gather, law, collect) = functions
     moves_of = make_moves(couple, prior, read, log_density)
@@ -137,14 +137,16 @@ def make_chain(functions: Functions, direct: bool) -> Callable:
     def chain(rng, x, theta, env, axes, scales, counts, turns, seen, out):
         """Fill a row of `out` for each draw.
 
-        `scales` and `turns`, and what is returned of the moves, have a row for each kind of them;
-        `counts` is how many rounds there are to a draw, and of moves of each kind to a round.
-        Returns records, theta, and the moves that were tried and taken; see `note` for `seen`.
+        `scales` and `turns` have a row for each kind of move; `counts` is the number of rounds in a
+        draw, and the numbers of moves of each kind in a round. Returns records, theta, and the
+        moves that were tried and taken, a row for each kind; see `sweeps.note` for `seen`.
         """
         p = scales.shape[1]
         tried, moved = np.zeros_like(scales), np.zeros_like(scales)
         for i in range(out.shape[0]):
-            state = read(theta, x, env)  # anew for each draw: sums in whatever pieces are the same
+            state = read(
+                theta, x, env
+            )  # afresh for each draw, so that draws do not depend on how a run is split
             for _ in range(counts[0]):
                 x, state = sweep(rng, x, theta, env, state, seen)
                 if p and counts[1 + CARRIED]:

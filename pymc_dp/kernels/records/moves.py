@@ -23,11 +23,11 @@ def beside(rng, theta, axes, scales, k):
 def make_moves(couple: Callable, prior: Callable, read: Callable, log_density: Callable):
     """Return moves of theta, one axis after the other, with the records carried along.
 
-    Their noise is held fixed, and it is accepted on the releases and the prior alone: the density
-    of the records cancels against the Jacobian (Yu & Meng 2011).
+    The records' random numbers are held fixed, and a move is accepted on the releases and the prior
+    alone: the density of the records cancels against the Jacobian (Yu & Meng 2011).
 
-    What is kept of the records beside them is `state`, which `read` computes from them and
-    `log_density` turns into the log density of the releases.
+    `read` computes a `state` from the records, and `log_density` turns it into the log density of
+    the releases.
     """
 
     @part
@@ -53,13 +53,13 @@ def make_moves(couple: Callable, prior: Callable, read: Callable, log_density: C
 
 
 def make_carried(back, values, couple, density, prior) -> Callable:
-    """Return moves of theta and of what it carries along.
+    """Return moves of theta and of the variables x that it carries along.
 
     Parameters
     ----------
-    back : ``(theta, *env) -> records``, what is carried, as it is
-    values : ``(theta, *x, *env) -> arrays``, what is to be returned of it
-    density : ``(theta, *x, *env) -> (float,)``, log density of all that depends on it
+    back : ``(theta, *env) -> x``, the current values of the carried variables
+    values : ``(theta, *x, *env) -> arrays``, the values of them that are returned
+    density : ``(theta, *x, *env) -> (float,)``, log density of all variables that depend on x
     couple, prior : see `RecordFunctions`
     """
 
@@ -76,7 +76,7 @@ def make_carried(back, values, couple, density, prior) -> Callable:
 
     @jit
     def carried(rng, theta, env, axes, scales, count, turn):
-        """Return values of what is carried, theta, and the moves tried and taken by axis."""
+        """Return values of the carried variables, theta, and the moves tried and taken by axis."""
         tried, moved = np.zeros(scales.size), np.zeros(scales.size)
         x = back(theta, *env)
         state = read(theta, x, env)
@@ -87,16 +87,17 @@ def make_carried(back, values, couple, density, prior) -> Callable:
 
 
 def make_carried_each(back, values, couple, terms, choose) -> Callable:
-    """Return moves of n entries at once, each with what it carries, and each taken or not.
+    """Return moves of n entries at once, each with the variables that it carries along.
 
-    Theta holds n entries of one variable after the other; given all else, entry i of everything is
-    independent of the others. ``terms(theta, *x, *env) -> (values,)``: n log densities, of what
-    depends on entry i of theta but what it carries. The rest as in `make_carried`.
+    Each entry is accepted or rejected on its own. Theta holds n entries of one variable after the
+    other; given all else, the variables of entry i are independent of those of other entries.
+    ``terms(theta, *x, *env) -> (values,)`` are n log densities, of the variables that depend on
+    entry i of theta, except the carried ones. Other arguments are as in `make_carried`.
     """
 
     @jit
     def carried_each(rng, theta, env, axes, scales, count, turn):
-        """Return values of what is carried, theta, and the moves tried and taken by entry."""
+        """Return values of the carried variables, theta, and the moves tried and taken by entry."""
         tried, moved = np.zeros(scales.size), np.zeros(scales.size)
         x = back(theta, *env)
         (now,) = terms(theta, *x, *env)

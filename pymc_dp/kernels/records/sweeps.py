@@ -21,12 +21,14 @@ class RecordFunctions(NamedTuple):
     ----------
     propose : ``(rng, theta, *env) -> records``, independent draws from their law
     maps : ``(theta, *x, *env) -> (values,)``, terms of the sums, one row for each sum; NaN in the
-        first row for a record that cannot be held, or whose law has no such parameters
+        first row for a record that is impossible, or under parameters that its law does not have
     public : ``(theta, *env) -> (public,)``, what `density` needs besides the sums
     density : ``(sums, public) -> float``, log density of the releases
-    choose : ``(mask, *new, *x) -> records``, the new ones where the mask is set
-    couple : ``(rng, theta, new_theta, *x, *env) -> records``, the same noise under other parameters
-    prior : ``(theta, *env) -> (float,)``, log density of all that depends on theta but the records
+    choose : ``(mask, *new, *x) -> records``, the new records where the mask is set
+    couple : ``(rng, theta, new_theta, *x, *env) -> records``, the records that the same random
+        numbers give under other parameters
+    prior : ``(theta, *env) -> (float,)``, log density of all variables that depend on
+        theta, except the records
     """
 
     propose: Any
@@ -49,7 +51,7 @@ def sum_rows(values):
 
 @part
 def count_refused(values):
-    """Count the records that cannot be taken, whatever the releases."""
+    """Count the records that are impossible, whatever the releases."""
     refused = 0
     for i in range(values.shape[1]):
         refused += values[0, i] != values[0, i]
@@ -65,8 +67,8 @@ def make_accept_each(density: Callable) -> Callable:
 
         `current` and `proposed` hold the terms of the sums, one row for each sum. Changes `sums`
         and `current`, and sets `mask` where a proposal was accepted. Returns the number of accepted
-        proposals and the lowest log acceptance ratio, -inf where a proposal makes the releases
-        impossible; NaN where the density of the releases is, at the start.
+        proposals and the lowest log acceptance ratio: -inf if a proposal makes the releases
+        impossible, NaN if the density of the releases is NaN at the start.
         """
         d, n = current.shape
         trial = np.empty(d)
@@ -81,7 +83,8 @@ def make_accept_each(density: Callable) -> Callable:
             holds = proposed[0, i] == proposed[0, i]
             if holds and step < lowest:
                 lowest = step
-            # As exp(t) >= 1 + t, most need no exp; a branch on the sign would be unpredictable.
+            # exp(t) >= 1 + t: most proposals need no exp. A branch on the sign would be
+            # mispredicted.
             u = rng.random()
             take = holds and (u < 1.0 + step or u < math.exp(step))
             mask[i] = take
@@ -99,10 +102,9 @@ def make_accept_each(density: Callable) -> Callable:
 class Sweep(NamedTuple):
     """One way to compute the density of the releases, and to sweep over the records with it.
 
-    What is kept of the records beside them is `state`, which ``read(theta, x, env)`` computes from
-    them, ``sweep(rng, x, theta, env, state, seen)`` changes along with them, and
-    ``log_density(state)`` turns into the log density of the releases. `seen` has a row for each
-    block of records: what `note` keeps.
+    `state` is computed from the records by ``read(theta, x, env)``, changed along with them by
+    ``sweep(rng, x, theta, env, state, seen)``, and turned into the log density of the releases by
+    ``log_density(state)``. `seen` has a row of statistics for each block of records, see `note`.
     """
 
     read: Callable
@@ -110,14 +112,14 @@ class Sweep(NamedTuple):
     sweep: Callable
 
 
-ACCEPTED, LOWEST, REFUSED = range(3)  # columns of what is seen of sweeps
+ACCEPTED, LOWEST, REFUSED = range(3)  # columns of `seen`
 
 
 @part
 def note(seen, accepted, lowest, refused):
-    """Take in the accepted proposals, the lowest log ratio, and the proposals ruled out by `maps`.
+    """Add a sweep to `seen`: accepted proposals, lowest log ratio, proposals ruled out by `maps`.
 
-    A ratio that is NaN stays.
+    A lowest ratio that is NaN stays NaN.
     """
     seen[0, ACCEPTED] += accepted
     seen[0, REFUSED] += refused
@@ -160,7 +162,7 @@ def in_full(pieces: RecordFunctions) -> Sweep:
     """Return sweeps for statistics that are computed afresh for each proposal.
 
     Here `density` is ``(theta, *x, *env) -> (float,)`` and `choose` is
-    ``(i, *new, *x) -> records`` with record i replaced. Of `maps` only the NaN count.
+    ``(i, *new, *x) -> records`` with record i replaced. Of the values of `maps` only NaN matters.
     """
     propose, maps, _, density, choose = pieces[:5]
 

@@ -10,7 +10,7 @@ import numpy as np
 from pymc_dp.kernels import jit
 
 LOG_TINY = 35.0  # aliases are cut at exp(-LOG_TINY)
-LARGEST_TAIL = 1e-15  # tilted mass allowed at the ends where the law was cut
+LARGEST_TAIL = 1e-15  # largest tilted mass at the ends where the law was cut
 
 
 @jit
@@ -52,7 +52,7 @@ def tilted(lw, h, t, pi):
 
 @jit
 def numbers(lp, a, omega):
-    """Fill omega with the law of records beyond the first n, each of which counts exp(a).
+    """Fill omega with the law of the number of records beyond n, weighted by exp(a) for each.
 
     Returns the log of its total, its mean and its variance.
     """
@@ -96,7 +96,7 @@ def saddlepoint(lw, h, center, n, lp, zeta, sg2, pi, omega):
             lo = t
         else:
             hi = t
-        # The curvature changes once a step moves the weights by some e-folds.
+        # A longer step would change the weights by several e-folds, and the curvature with them.
         longest = (3.0 + abs(t) * reach) / reach
         step = min(max(gap / slope, -longest), longest) if slope > 0.0 else longest * np.sign(gap)
         t += step
@@ -125,16 +125,16 @@ def within_tails(lw, h, tail, t, pi):
 
 @jit
 def log_total(lw, h, center, n, lp, t, omega):
-    """Log of the generating function of the sum, see `saddlepoint`; fills omega as `numbers`."""
-    own = log_mgf(lw, h, t)
-    log_number, more, spread = numbers(lp, own + center * t, omega)
-    return n * own + log_number, more, spread
+    """Log of the generating function of the sum at t; see `saddlepoint`. Fills omega."""
+    log_m = log_mgf(lw, h, t)
+    log_number, more, spread = numbers(lp, log_m + center * t, omega)
+    return n * log_m + log_number, more, spread
 
 
 @jit
 def extent(lw, h, center, n, lp, zeta, sg2, t, base, start, sign, omega):
     """Distance that the tilted sum exceeds with probability e^-35, and Chernoff's exponent."""
-    best, at = math.inf, 0.0
+    best, exponent = math.inf, 0.0
     for factor in (2.0, 0.5):
         # The distance is quasiconvex in c: walk up, and down if the first step up is no gain.
         c = start if factor == 2.0 else 0.5 * start
@@ -145,6 +145,6 @@ def extent(lw, h, center, n, lp, zeta, sg2, t, base, start, sign, omega):
             distance = (max(bound, 0.0) + LOG_TINY) / c
             if distance >= best:
                 break
-            best, at = distance, c
+            best, exponent = distance, c
             c *= factor
-    return best, at
+    return best, exponent

@@ -24,13 +24,14 @@ other terms are those of the two exponential tails :math:`A_\pm e^{\mp x / b}` w
 
 This holds on either side of the poles and on them: deep in a tail only a residue is left.
 
-Where h clips, one or two values of a record have mass of their own, and the density has a corner
-wherever all records may have these: the integrand falls off as slowly as the noise's. These sums
-are added one by one, and :math:`M^n - M_0^n` is inverted, :math:`M_0` being their part of M.
+If h clips, a record has one or two values with mass of their own, atoms, and the density has a
+corner at each sum of atoms: the integrand falls off as slowly as the transform of the noise. Sums
+of atoms are added one by one, and :math:`M^n - M_0^n` is inverted, :math:`M_0` being the atoms'
+part of M.
 
-Where nobody knows how many records there are, :math:`M^n` is everywhere the generating function
-:math:`G(M) = \sum_n p_n M^n` of their number, which has the window :math:`n_0, n_0 + 1, \dots`
-with any positive :math:`p_n`: one inversion for all of them. A known n is a window of one.
+If the number of records is unknown, the generating function :math:`G(M) = \sum_n p_n M^n` of the
+number takes the place of :math:`M^n`, with weights :math:`p_n` for :math:`n_0, n_0 + 1, \dots`: one
+inversion for all numbers. A known n is a window of one.
 """
 
 import math
@@ -52,9 +53,9 @@ from pymc_dp.plugins.inversion.kernels.contour import (
 )
 
 TOLERANCE = 1e-5  # largest error estimate, relative to the density, that is let through
-MOST_STEPS = 1 << 14
-FEWEST_TERMS = 16  # of an integrand that is cut off: Normal sums, the smoothest, take as many
-_CORNERS = -37.0  # log of the mass of records at atoms alone, above which they are taken apart
+MOST_STEPS = 1 << 14  # of the midpoint rule
+FEWEST_TERMS = 16  # of an integrand that is cut off; Normal sums, the smoothest, need so many
+_CORNERS = -37.0  # log of the mass of sums of atoms above which these are added one by one
 NEGLIGIBLE = 1e-14  # expected number of records at a node that need not be resolved
 COARSER = 0.8  # cut-off of the second sum, whose difference estimates the error of the first
 # Gauss-Legendre with 16 nodes integrates exp(i theta x) over [-1, 1] to 3e-45 theta^32. A panel of
@@ -66,7 +67,7 @@ PHASE, GAIN = 6.0, 0.4
 def rotate(c, s, dc, ds, pi):
     """Advance c + is = exp(ix) - 1 by a step of the frequency; returns the sums under pi.
 
-    Differences from 1 are kept, so that n log(phi) has its digits for any n.
+    The differences from 1 are kept, so that n log(phi) has all digits for any n.
     """
     re = im = 0.0
     for j in range(c.size):
@@ -119,7 +120,7 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
     lw, h : log masses, normalised, and values.
     dh : width of the panel that a node belongs to, 0 for an atom.
     tail : share of a node's mass that lies where the law was cut.
-    n, lp : the least number of records, and the log weights of n, n + 1, ... of them; [0] for a
+    n, lp : the least number of records, and the log weights of n, n + 1, ... records; [0] for a
         known number.
     z : released value.
     b, sg : scale of the Laplace part and standard deviation of the Gaussian part of the noise.
@@ -137,7 +138,7 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
     h = h - center
     zeta = z - n * center
     sg2 = sg * sg
-    # Log of the two residues, and of how much of each lies on this side of the contour.
+    # Logs of the two residues, and of the share of each that is added.
     poles = np.array([1.0, -1.0]) / b if b > 0.0 else np.empty(0)
     residues, shares = np.empty(poles.size), np.full(poles.size, -math.inf)
     atoms_share = np.full(poles.size, -math.inf)
@@ -185,9 +186,9 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
             corners = b > 0.0 and sg == 0.0 and 0 < atoms.size < min(m, 3)
             corners = corners and log_corners > _CORNERS
             delta = zeta - n * mean - sg2 * t
-            own = atoms if corners else atoms[:0]
+            corner_atoms = atoms if corners else atoms[:0]
             count, cutoff = _fill(
-                h - mean, mean + center, dh, n, omega, pi, t, b, sg2, delta, step, own,
+                h - mean, mean + center, dh, n, omega, pi, t, b, sg2, delta, step, corner_atoms,
                 log_corners, terms, powers,
             )  # fmt: skip
     of_atoms, at_corners, log_corners, slope_corners = np.zeros(2), np.zeros(2), -math.inf, 0.0
@@ -199,13 +200,13 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
         )
         log_atoms = lw[atoms].max()
         log_atoms += math.log(np.exp(lw[atoms] - log_atoms).sum())
-        for i in range(poles.size):  # log of the share of the atoms' part in each
+        for i in range(poles.size):  # log of the atoms' share in each residue
             part = log_atoms + log_mgf(lw[atoms] - log_atoms, h[atoms], poles[i])
             part = n * part + numbers(lp, part + center * poles[i], omega)[0]
             atoms_share[i] = part - log_total(lw, h, center, n, lp, poles[i], omega)[0]
             residues[i] += math.log(-math.expm1(min(atoms_share[i], -1e-300)))
 
-    # Sum it up relative to the largest part.
+    # Add up all parts relative to the largest.
     top = max(exponent, log_corners)
     for i in range(poles.size):
         if shares[i] > -math.inf:
@@ -222,9 +223,9 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
         total += terms[0, k]
         slope -= t * terms[0, k] - u * terms[1, k]
         size += math.hypot(terms[0, k], terms[1, k])
-    # Where the law was cut about as much is missing as is left at the ends.
+    # A cut misses about as much mass as is left at the ends.
     error = factor * size * (1e-14 + most * lost)
-    if cutoff > 0.0:  # of too few terms both sums miss the same
+    if cutoff > 0.0:  # with too few terms both sums have the same error
         error += factor * abs(total - coarse) if count >= FEWEST_TERMS else math.inf
     total, slope = factor * total, factor * slope
     grad[:] = 0.0
@@ -286,15 +287,15 @@ def resolved(mass):
 
 
 @jit
-def _fill(x, mean, dh, n, omega, pi, t, b, sg2, delta, step, own, floor, terms, powers):
+def _fill(x, mean, dh, n, omega, pi, t, b, sg2, delta, step, corner_atoms, floor, terms, powers):
     """Evaluate the integrand, and its derivative by phi, up to where it is negligible.
 
-    The part of the atoms `own` alone is taken from it, and what that is by theirs is kept. A sum
-    over n + k records instead of n adds k times x + mean: `powers` are the integrand of n records,
-    and what one more multiplies it with. `floor` is the log of the mass of atoms alone.
+    The part of sums of `corner_atoms` alone is subtracted, and its derivatives are kept in `terms`.
+    `powers` holds the integrand of n records, and the factor of one more record. `floor` is the log
+    of the mass of sums of atoms.
 
-    Returns the number of nodes, and the frequency at which the integrand had to be cut off (0 if
-    it died out).
+    Returns the number of frequencies, and the frequency at which the integrand had to be cut off (0
+    if it died out).
     """
     limit, most = math.inf, n + omega.size - 1.0
     for j in range(x.size):
@@ -318,9 +319,9 @@ def _fill(x, mean, dh, n, omega, pi, t, b, sg2, delta, step, own, floor, terms, 
         turn = complex(math.cos(u * mean), math.sin(u * mean))
         value, slope = _term(re, im, n, omega, plain, u * delta, turn, powers[:2], k)
         terms[2, k], terms[3, k] = slope.real, slope.imag
-        if own.size:
+        if corner_atoms.size:
             o_re, o_im = -1.0, 0.0
-            for j in own:
+            for j in corner_atoms:
                 o_re += pi[j] * (1.0 + c[j])
                 o_im += pi[j] * s[j]
             part, slope = _term(o_re, o_im, n, omega, plain, u * delta, turn, powers[2:], k)

@@ -11,23 +11,22 @@ normal-inverse-gamma prior the parameters integrate out:
     b_n^{-a_n}, \qquad \nu = n - p - 1,
 
 with p(U) a Normal mean times a Wishart scatter, or their marginal under a normal-inverse-Wishart
-law of :math:`(\mu_x, T)`. What is left is a law of the statistics alone, times the noise;
-Hamiltonian Monte Carlo explores it in the coordinates in which it is closest to Normal: the mean of
-x, the Cholesky factor of its scatter matrix (logarithms on the diagonal), the mean of y, the
-least-squares slopes and the logarithm of the residual sum of squares. With the mean of y in place
-of the intercept, of which it differs by :math:`\hat\theta_1'\bar x`, all but the mean of x stays as
-it is when x is shifted. The parameters are drawn exactly given the statistics.
-The cost of a sweep does not depend on n.
+law of :math:`(\mu_x, T)`. The result is a law of the statistics alone, times the noise. Hamiltonian
+Monte Carlo explores it in the coordinates in which it is closest to Normal: the mean of x, the
+Cholesky factor of its scatter matrix (logarithms on the diagonal), the mean of y, the least-squares
+slopes and the logarithm of the residual sum of squares. The mean of y takes the place of the
+intercept, which is less by :math:`\hat\theta_1'\bar x`: so a shift of x changes the mean of x
+alone. The parameters are drawn exactly given the statistics. The cost of a sweep does not depend on
+n.
 
 Where a mean is far from zero, a released sum of squares tells more about that mean than about the
-scatter: the two have to move together, along a line in the scatter matrix S of (x, y) itself, which
-is a curve in the coordinates. So a step of the means is followed by :math:`K\,(S_{new} - S)`, with
-a matrix K that stays as it is: the dynamics are those of the means less :math:`K S`, whose Jacobian
-is one.
+scatter. The two have to move together, along a line in the scatter matrix S of (x, y), which is a
+curve in the coordinates. So a step moves the means by a further :math:`K\,(S_{new} - S)`, with a
+fixed matrix K: the dynamics are those of the means less :math:`K S`, a map of Jacobian one.
 
-Where the noise hides X'y but not y'y, slopes and residuals share a known total, and slopes of both
-signs are possible; where it hides X'X, slopes and the scatter of x share a known product. Each
-draw has a step along either ridge (`write_turned`, `write_stretched`), besides the trajectories.
+If the noise hides X'y but not y'y, slopes and residuals have a known total, and slopes of both
+signs are possible; if it hides X'X, slopes and the scatter of x have a known product. Besides the
+trajectories, each draw has a step along either ridge (`write_turned`, `write_stretched`).
 """
 
 import math
@@ -43,11 +42,13 @@ from pymc_dp.plugins.regression.kernels.statistics import scatter, unpack, write
 
 
 class Proposal(NamedTuple):
-    """Trajectories: of the shape `factor`, and of the means `shear` @ change of the scatter.
+    """Shape and length of trajectories.
 
-    `leaps` is the mean number of leaps, whose size is part of the factor. Their force is that of a
-    Laplace law whose edge is `blunt` for so many of its scales: across the edge itself, a leap
-    changes the energy by as much as it is long. The edge is there when a point is accepted.
+    `factor` is a factor of the covariance matrix of their steps, and ``shear @ change of the
+    scatter`` is added to steps of the means. `leaps` is the mean number of leaps, whose size is
+    part of the factor. The force on a leap is that of Laplace laws whose edge is rounded off within
+    `blunt` scales: a leap across a sharp edge would change the energy by as much as the leap is
+    long. Points are accepted by the law with its edge.
     """
 
     factor: np.ndarray
@@ -60,8 +61,9 @@ class Proposal(NamedTuple):
 def write_turned(rng, c, p, out):
     """Write c with its slopes and residuals turned; return the log of the Jacobian.
 
-    The scatter of y is the squared length of (slopes of y along the columns of the factor of x's,
-    root of the RSS), which stays, as all but the slopes and the RSS does.
+    The scatter of y is the squared length of a vector: the slopes of y along the columns of the
+    factor of x's scatter, and the root of the RSS. This vector is turned: its length, and all
+    coordinates but slopes and RSS, stay.
     """
     _, lower, theta, rss = unpack(c, p)
     direction = np.empty(p + 1)
@@ -88,35 +90,35 @@ def write_stretched(rng, c, p, out):
     The slopes shrink by as much, so that the scatter of y and the residuals stay.
     """
     stretch = random_size(rng) * (1.0 if rng.random() < 0.5 else -1.0)
-    factor, at = math.exp(stretch), p
+    factor, place = math.exp(stretch), p
     out[:] = c
     for i in range(p):
         for j in range(i + 1):
-            out[at] = out[at] + stretch if i == j else out[at] * factor
-            at += 1
-    out[at + 1 : at + 1 + p] /= factor
+            out[place] = out[place] + stretch if i == j else out[place] * factor
+            place += 1
+    out[place + 1 : place + 1 + p] /= factor
     return stretch * (0.5 * p * (p - 1) - p)
 
 
 @jit
 def shear_means(proposal, s, c, new_s):
-    """Move the means with the scatter, which is written."""
+    """Move the means with the scatter; write the new scatter to `new_s`."""
     p = len(proposal.shear) - 1
     write_scatter(c, p, new_s)
     for i in range(p + 1):
-        at = i if i < p else c.size - p - 2
+        place = i if i < p else c.size - p - 2
         for j in range(s.size):
-            c[at] += proposal.shear[i, j] * (new_s[j] - s[j])
+            c[place] += proposal.shear[i, j] * (new_s[j] - s[j])
 
 
 @linked()
 def run_trajectory(rng, model, proposal, across, c, s, new_s, gradient):
-    """Leap from c, which is overwritten as the gradient is; return densities: Hamilton's dynamics.
+    """Leap from c by Hamilton's dynamics; return the log density, and the loss of kinetic energy.
 
-    `across` is the transposed factor: rows of either make the inner loops vectorise. How many leaps
-    there are is random, so that no direction comes back to where it was.
+    c and the gradient are overwritten. `across` is the transposed factor: inner loops over rows of
+    both vectorise. The number of leaps is random, so that no direction returns to its start.
     """
-    factor, there = proposal.factor, -math.inf
+    factor, log_density_there = proposal.factor, -math.inf
     v, last = np.empty(c.size), s.copy()
     for i in range(c.size):
         v[i] = rng.standard_normal()
@@ -135,19 +137,19 @@ def run_trajectory(rng, model, proposal, across, c, s, new_s, gradient):
                 c[j] += across[i, j] * v[i]
         shear_means(proposal, last, c, new_s)
         last[:] = new_s
-        there = log_density(model, c, proposal, gradient)
-        if there == -math.inf:
+        log_density_there = log_density(model, c, proposal, gradient)
+        if log_density_there == -math.inf:
             break
-    return there, 0.5 * (before - v @ v)
+    return log_density_there, 0.5 * (before - v @ v)
 
 
 @linked()
 def run_hamiltonian(rng, c, theta, sigma2, model, proposal, steps):
     """Run trajectories, a turn and a stretch; draw the parameters given the statistics.
 
-    With `bounded` the parameters are proposed together with the statistics, from their exact law
-    given them, which leaves the acceptance probability as it is but for the indicators. Returns the
-    last point, its parameters and the mean probability of acceptance, but for the indicators.
+    With `bounded`, parameters are proposed together with the statistics, from their exact law given
+    the statistics: the acceptance probability is the same, times the indicator of the bounds.
+    Returns the last point, its parameters and the mean acceptance probability without indicators.
     """
     p, across = model.mean_x.size, proposal.factor.T.copy()
     gradient, new_gradient = np.empty(c.size), np.empty(c.size)

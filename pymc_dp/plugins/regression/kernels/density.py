@@ -24,7 +24,7 @@ from pymc_dp.plugins.regression.kernels.statistics import (
 
 
 class RegressionModel(NamedTuple):
-    """What a sweep conditions on.
+    """The numbers that a sweep conditions on.
 
     Released entry k is ``offset[k] + weights[k] @ sums[terms[k]]`` with noise of Laplace rate
     ``lam[k]`` and Gaussian precision ``tau[k]`` (0 where it has none). The sums are those of the
@@ -32,10 +32,10 @@ class RegressionModel(NamedTuple):
     `hierarchical`: the law of x is not N(mean_x, inverse of precision_x) but has the
     normal-inverse-Wishart prior (mean_x, kappa, psi, nu). `bounded`: the rows of a simple
     regression lie in the `box` (ax, bx, ay, by), and the density is cut to the feasible sums and
-    parameters, without a normaliser. The coefficients, intercept first, are
-    ``mean_theta + basis @ beta``, with beta ~ N(0, sigma2 inverse of `precision`): those that are
-    numbers, such as an intercept of 0, have a row of zeros. Where none is, beta are the
-    coefficients' own distances from their mean, and `basis` is the identity.
+    parameters, without a normaliser. The coefficients, intercept first, are ``mean_theta + basis @
+    beta``, with beta ~ N(0, sigma2 inverse of `precision`). A coefficient that is a number, such as
+    an intercept of 0, has a row of zeros. If none is, beta are the coefficients less their means,
+    and `basis` is the identity.
     """
 
     n: float
@@ -62,10 +62,10 @@ class RegressionModel(NamedTuple):
 
 @jit
 def log_law_of_x(model, mean, lower):
-    """Log density of the mean and scatter matrix of x, but for powers of the latter's diagonal.
+    """Log density of the mean and scatter matrix of x, without powers of the factor's diagonal.
 
-    Returns a precision and a weight, too: minus half the precision is the gradient by the scatter
-    matrix, and by the mean it is minus the weighted precision times the distance from `mean_x`.
+    Also returns a precision and a weight. The gradient by the scatter matrix is minus half the
+    precision; that by the mean is minus weight times precision times the distance from `mean_x`.
     """
     p, n, shift = mean.size, model.n, mean - model.mean_x
     weight = model.kappa * n / (model.kappa + n) if model.hierarchical else n
@@ -87,7 +87,7 @@ def log_law_of_x(model, mean, lower):
 def posterior(model, u, theta, rss):
     """Return the upper factor of Lambda_n, mu_n, a_n and b_n of the normal-inverse-gamma law.
 
-    Lambda_n is of beta; mu_n is the mean of the coefficients.
+    Lambda_n is the precision of beta; mu_n is the mean of the coefficients.
     """
     shift, basis = theta - model.mean_theta, model.basis
     crossed = basis.T @ u
@@ -129,10 +129,10 @@ def distances(model, c):
 
 @linked()
 def log_density(model, c, proposal, gradient):
-    """Log density of the statistics' coordinates, given what was released.
+    """Log density of the statistics' coordinates, given the release.
 
-    Writes its gradient by the means less their shear and the other coordinates, with the edges of
-    Laplace laws blunt, unless there is no density.
+    Writes the gradient by the sheared means and the other coordinates, with the edges of Laplace
+    laws rounded off, unless the density is zero.
     """
     n, p, shear, blunt = model.n, model.mean_x.size, proposal.shear, proposal.blunt
     mean, lower, theta, rss = unpack(c, p)
@@ -148,16 +148,16 @@ def log_density(model, c, proposal, gradient):
     s = sums(u, theta, rss)
     by_sums = np.zeros(s.size)
     for k in range(model.z.size):
-        apart = distance(model, s, k)
-        total -= model.lam[k] * abs(apart) + 0.5 * model.tau[k] * apart * apart
-        within = model.lam[k] * apart / blunt
-        force = model.lam[k] * min(max(within, -1.0), 1.0) + model.tau[k] * apart
+        distance_k = distance(model, s, k)
+        total -= model.lam[k] * abs(distance_k) + 0.5 * model.tau[k] * distance_k * distance_k
+        within = model.lam[k] * distance_k / blunt
+        force = model.lam[k] * min(max(within, -1.0), 1.0) + model.tau[k] * distance_k
         for j in range(model.terms.shape[1]):
             by_sums[model.terms[k, j]] += force * model.weights[k, j]
     if not abs(total) < math.inf:
         return -math.inf
 
-    # By the sums: of the noise, and of the prior of the coefficients and its U.
+    # Derivatives by the sums, by U and by the least-squares coefficients.
     d = p + 1
     by_means, by_products = n * by_sums[:d], np.empty((d, d))
     spread_out(by_sums[d:], by_products)
@@ -169,7 +169,7 @@ def log_density(model, c, proposal, gradient):
     by_products[:p, :p] += by_u[1:, 1:]
     means = np.append(mean, c[c.size - p - 2])
     by_means += 2.0 * n * (by_products @ means)
-    # By the means and the scatter, of which the shear makes the means depend.
+    # Derivatives by the means and by the scatter, on which the means depend through the shear.
     by_means[:p] -= weight * (precision @ (mean - model.mean_x)) + by_theta[0] * theta[1:]
     by_means[p] += by_theta[0]
     by_products[:p, :p] -= 0.5 * precision
@@ -185,14 +185,14 @@ def log_density(model, c, proposal, gradient):
     rows[p] = theta[1:] @ lower
     by_rows = 2.0 * (by_products @ rows)
     gradient[:p] = by_means[:p]
-    at = p
+    place = p
     for i in range(p):
         for j in range(i + 1):
-            gradient[at] = by_rows[i, j] + theta[i + 1] * by_rows[p, j]
-            at += 1
-        gradient[at - 1] = gradient[at - 1] * lower[i, i] + n - i
-    gradient[at] = by_means[p]
-    gradient[at + 1 : at + d] = by_theta[1:] - by_theta[0] * mean + lower @ by_rows[p]
+            gradient[place] = by_rows[i, j] + theta[i + 1] * by_rows[p, j]
+            place += 1
+        gradient[place - 1] = gradient[place - 1] * lower[i, i] + n - i
+    gradient[place] = by_means[p]
+    gradient[place + 1 : place + d] = by_theta[1:] - by_theta[0] * mean + lower @ by_rows[p]
     gradient[-1] = rss * (by_products[p, p] - 0.5 * a / b) + 0.5 * (n - p - 1.0)
     return total
 

@@ -16,17 +16,17 @@ from pymc_dp.kernels import jit
 def unpack(c, p):
     """Return the mean of x, the Cholesky factor of its scatter, the coefficients and the RSS."""
     lower = np.zeros((p, p))
-    at = p
+    place = p
     for i in range(p):
         for j in range(i):
-            lower[i, j] = c[at]
-            at += 1
-        lower[i, i] = math.exp(c[at])
-        at += 1
-    theta = c[at : at + p + 1].copy()
+            lower[i, j] = c[place]
+            place += 1
+        lower[i, i] = math.exp(c[place])
+        place += 1
+    theta = c[place : place + p + 1].copy()
     for i in range(p):
         theta[0] -= theta[i + 1] * c[i]
-    return c[:p], lower, theta, math.exp(c[at + p + 1])
+    return c[:p], lower, theta, math.exp(c[place + p + 1])
 
 
 @jit
@@ -39,22 +39,24 @@ def scatter(c, p):
 
 @jit
 def write_scatter(c, p, out):
-    """Write `scatter`; columns of the factor give their part one by one, and take no space."""
+    """Write `scatter`, one column of the factor after the other, without allocating memory."""
     out[:] = 0.0
     first_slope = p + p * (p + 1) // 2 + 1
     out[-1] = math.exp(c[-1])
     for k in range(p):
         diagonal = math.exp(c[p + k * (k + 1) // 2 + k])
-        fitted = diagonal * c[first_slope + k]  # by the slopes, of y along column k
+        fitted = diagonal * c[first_slope + k]  # the part of y that the slopes explain by column k
         for j in range(k + 1, p):
             fitted += c[p + j * (j + 1) // 2 + k] * c[first_slope + j]
         for i in range(k, p):
-            own = diagonal if i == k else c[p + i * (i + 1) // 2 + k]
-            row = i * (p + 1) - i * (i - 1) // 2 - i  # of the upper triangle, less i
+            entry_i = diagonal if i == k else c[p + i * (i + 1) // 2 + k]
+            row = (
+                i * (p + 1) - i * (i - 1) // 2 - i
+            )  # start of the row in the upper triangle, less i
             for j in range(i, p):
-                other = diagonal if j == k else c[p + j * (j + 1) // 2 + k]
-                out[row + j] += own * other
-            out[row + p] += own * fitted
+                entry_j = diagonal if j == k else c[p + j * (j + 1) // 2 + k]
+                out[row + j] += entry_i * entry_j
+            out[row + p] += entry_i * fitted
         out[-1] += fitted * fitted
 
 
@@ -85,22 +87,22 @@ def sums(u, theta, rss):
     for i in range(d - 1):
         out[i] = u[0, i + 1]
     out[d - 1] = xy[0]
-    at = q
+    place = q
     for i in range(d - 1):
         for j in range(i, d - 1):
-            out[at] = u[i + 1, j + 1]
-            at += 1
-        out[at] = xy[i + 1]
-        at += 1
-    out[at] = yy
+            out[place] = u[i + 1, j + 1]
+            place += 1
+        out[place] = xy[i + 1]
+        place += 1
+    out[place] = yy
     return out
 
 
 @jit
 def spread_out(upper, out):
     """Write a gradient by the upper triangle of a symmetric matrix as one by all its entries."""
-    at = 0
+    place = 0
     for i in range(len(out)):
         for j in range(i, len(out)):
-            out[i, j] = out[j, i] = upper[at] if i == j else 0.5 * upper[at]
-            at += 1
+            out[i, j] = out[j, i] = upper[place] if i == j else 0.5 * upper[place]
+            place += 1

@@ -9,15 +9,15 @@ from pymc_dp.plugins.regression.kernels.chain import Proposal, run_hamiltonian
 from pymc_dp.plugins.regression.kernels.density import distances
 from pymc_dp.plugins.regression.kernels.statistics import products_of_features, scatter, unpack
 
-# How many leaps are accepted, how many there are at most, trajectories of a round with more noise,
-# the width of the blunt edge of a Laplace law by the size of a leap, the length of a trajectory.
+# Target of the acceptance, most leaps of a trajectory, trajectories of a round with increased
+# noise, width of the rounded edge of a Laplace law in sizes of a leap, length of a trajectory.
 _ACCEPTANCE, _LEAPS, _COOLING, _BLUNT, _TURN = 0.7, 60.0, 20, 3.0, 2.0
 
 
 def law_before_release(model, c):
-    """Return a rough precision matrix of the coordinates by their law.
+    """Return a rough precision matrix of the coordinates before the release.
 
-    The sums of n rows are near what the parameters say they are: a proposal's shape needs no more.
+    It takes the sums of n rows to be near their expectation, which is enough for a proposal.
     """
     n, p = model.n, model.mean_x.size
     mean, lower, _, rss = unpack(c, p)
@@ -29,25 +29,25 @@ def law_before_release(model, c):
         variances += [spread[i] * (1.0 + n * degrees)] * i + [0.5 / n + 0.5 * degrees]
     u = products_of_features(n, mean, lower)
     sigma2 = (2.0 * model.rate + rss) / (2.0 * model.shape + n)
-    u += 1e-12 * np.trace(u) * np.eye(len(u))  # rows that are all alike tell of no slope
+    u += 1e-12 * np.trace(u) * np.eye(len(u))  # equal rows do not determine a slope
     of_prior = model.basis @ np.linalg.inv(model.precision) @ model.basis.T
     of_theta = sigma2 * (np.linalg.inv(u) + of_prior)
     variances += [1.0] * (p + 1) + [2.0 / (n - p - 1.0) + 1.0 / model.shape]
     precision = np.diag(1.0 / np.array(variances))
-    at = slice(-p - 2, -1)
+    coefficients = slice(-p - 2, -1)
     turn = np.eye(p + 1)
     turn[0, 1:] = mean
-    precision[at, at] = np.linalg.inv(turn @ of_theta @ turn.T)
+    precision[coefficients, coefficients] = np.linalg.inv(turn @ of_theta @ turn.T)
     return precision
 
 
 def proposal_shape(model, c):
-    """Return a proposal that suits the posterior near a point: Gauss-Newton."""
+    """Return a proposal with the Gauss-Newton covariance of the posterior near a point."""
     p = model.mean_x.size
     means = [*range(p), c.size - p - 2]
     precision = law_before_release(model, c)
     jacobian = np.empty((model.z.size, c.size))
-    moved = np.empty(((p + 1) * (p + 2) // 2, c.size))  # of the scatter
+    moved = np.empty(((p + 1) * (p + 2) // 2, c.size))  # derivatives of the scatter
     for i, step in enumerate(1e-4 / np.sqrt(np.diag(precision))):
         e = np.zeros(c.size)
         e[i] = step
@@ -55,7 +55,7 @@ def proposal_shape(model, c):
         moved[:, i] = (scatter(c + e, p) - scatter(c - e, p)) / (2.0 * step)
     sharpness = (0.5 * model.lam**2 + model.tau)[:, None]
 
-    # What the means are expected to be, given the scatter and the release, is linear in the scatter
+    # The expectation of the means given the scatter and the release is linear in the scatter.
     of_scatter = np.zeros((model.z.size, len(moved)))
     for k, (terms, weights) in enumerate(zip(model.terms, model.weights, strict=True)):
         products = terms > p
@@ -64,7 +64,7 @@ def proposal_shape(model, c):
     known = precision[np.ix_(means, means)] + of_means.T @ (sharpness * of_means)
     shear = -np.linalg.solve(known, of_means.T @ (sharpness * of_scatter))
 
-    back = np.eye(c.size)  # from the coordinates of the walk
+    back = np.eye(c.size)  # Jacobian of the coordinates by those of `walked`
     back[means] += shear @ moved
     jacobian = jacobian @ back
     precision = back.T @ precision @ back + jacobian.T @ (sharpness * jacobian)
@@ -83,11 +83,11 @@ def proposal_shape(model, c):
 def tune_proposal(rng, c, theta, sigma2, model, steps, check=lambda: None):
     """Adapt the proposal; return the point, its parameters and the proposal.
 
-    What was released is approached from afar: the first rounds have a noise as large as the
-    distance to it, a little less from round to round, with proposals of the shape that
-    `proposal_shape` expects. The rounds after these take the covariance matrix of their own draws,
-    each longer than the one before. The size of leaps is steered towards the acceptance that suits
-    them best. After every trajectory `check` is called, which may raise an error to end it.
+    The first rounds have noise as large as the distance to the released values, which is halved
+    from round to round, and proposals by `proposal_shape`. Later rounds, each longer than the one
+    before, use the covariance matrix of the draws of the round before. The size of leaps is steered
+    towards the best acceptance. `check` is called before every trajectory, and may raise an error
+    to end the tuning.
     """
     d = c.size
     length, done = max(2 * d, 50), 0
@@ -97,7 +97,7 @@ def tune_proposal(rng, c, theta, sigma2, model, steps, check=lambda: None):
     points = np.empty((0, d))
     while done < steps or cooling < 1.0:
         warm = model._replace(lam=model.lam * cooling, tau=model.tau * cooling**2)
-        if len(points) < 4 * d:  # by the shape that the law gives, for want of draws
+        if len(points) < 4 * d:  # too few draws for their covariance matrix
             proposal = proposal_shape(warm, c)
         else:
             proposal = proposal._replace(factor=empirical_shape(points))
@@ -132,8 +132,8 @@ def walked(c, shear):
 def empirical_shape(points):
     """Return a factor of the covariance matrix of draws, its correlations shrunk."""
     d = points.shape[1]
-    own = np.cov(points.T).reshape(d, d)
-    scale = np.sqrt(np.diag(own) + 1e-300)
+    cov = np.cov(points.T).reshape(d, d)
+    scale = np.sqrt(np.diag(cov) + 1e-300)
     shrink = min(0.5, d / len(points))
-    correlation = (1.0 - shrink) * own / np.outer(scale, scale) + shrink * np.eye(d)
+    correlation = (1.0 - shrink) * cov / np.outer(scale, scale) + shrink * np.eye(d)
     return scale[:, None] * np.linalg.cholesky(correlation)
