@@ -60,10 +60,10 @@ def version_of(function: Any) -> int:
     return int(key, 16)
 
 
-def _key(value: Any, around: tuple[Any, ...]) -> Any:
+def _key(value: Any, callers: tuple[Any, ...]) -> Any:
     """Return a description that is the same for the same code in any process.
 
-    `around` holds the functions whose keys are being made, outermost first.
+    `callers` are the functions whose keys are being made, outermost first.
     """
     if isinstance(value, bool | int | float | complex | str | bytes | None | type(...) | Enum):
         return repr(value)
@@ -72,20 +72,20 @@ def _key(value: Any, around: tuple[Any, ...]) -> Any:
             raise _Unnamed
         return value.dtype.str, np.shape(value), np.asarray(value).tobytes()
     if isinstance(value, set | frozenset):
-        return "set", sorted(repr(_key(v, around)) for v in value)
+        return "set", sorted(repr(_key(v, callers)) for v in value)
     if isinstance(value, tuple | list):
-        return type(value).__name__, tuple(_key(v, around) for v in value)
+        return type(value).__name__, tuple(_key(v, callers) for v in value)
     if isinstance(value, dict):
-        return tuple((repr(k), _key(v, around)) for k, v in value.items())
+        return tuple((repr(k), _key(v, callers)) for k, v in value.items())
     if isinstance(value, types.Type | np.dtype):
         return repr(value)
     if isinstance(value, CodeType):
-        return _code(value), tuple(_key(c, around) for c in value.co_consts)
+        return _code(value), tuple(_key(c, callers) for c in value.co_consts)
     if isinstance(value, ModuleType):  # reading its attributes might import lazy submodules
         if not _is_known_package(value):
             raise _Unnamed
         return value.__name__
-    options = _key(dict(sorted(getattr(value, "targetoptions", {}).items())), around)
+    options = _key(dict(sorted(getattr(value, "targetoptions", {}).items())), callers)
     options = options, getattr(value, "signature", None)  # only linked kernels have a signature
     if isinstance(value, functools._lru_cache_wrapper):
         value = value.__wrapped__
@@ -94,10 +94,10 @@ def _key(value: Any, around: tuple[Any, ...]) -> Any:
     if isinstance(function, FunctionType) and function.__module__ in _COMPILERS:
         return function.__qualname__, _content(getfile(function))
     if isinstance(function, FunctionType) and not _is_by_name(function):
-        return options, _function(function, around)
+        return options, _function(function, callers)
     if is_dataclass(value) and not isinstance(value, type):
         return type(value).__qualname__, tuple(
-            _key(getattr(value, f.name), around) for f in fields(value)
+            _key(getattr(value, f.name), callers) for f in fields(value)
         )
     if isinstance(value, type) and not _is_by_name(value):
         return value.__qualname__, _content(getfile(value))
@@ -122,15 +122,15 @@ def _content(file: str) -> str:
     return sha256(Path(file).read_bytes()).hexdigest()
 
 
-def _function(function: FunctionType, around: tuple[Any, ...]) -> Any:
-    if function in around:  # a circle of calls
-        _IN_CIRCLES.update(around[around.index(function) + 1 :])
+def _function(function: FunctionType, callers: tuple[Any, ...]) -> Any:
+    if function in callers:  # a circle of calls
+        _IN_CIRCLES.update(callers[callers.index(function) + 1 :])
         return function.__qualname__
     if function in _KNOWN:
         return _KNOWN[function]
     if function.__code__.co_filename.startswith("<"):  # typed in: no file has its text
         raise _Unnamed
-    inside = (*around, function)
+    inside = (*callers, function)
     held = [cell.cell_contents for cell in function.__closure__ or ()]
     read = [(name, _key(v, inside)) for name, v in _read(function.__code__, function.__globals__)]
     parts: tuple[Any, ...] = (
@@ -143,7 +143,7 @@ def _function(function: FunctionType, around: tuple[Any, ...]) -> Any:
     # Keys are kept for functions of this package only, since the values that a user's function
     # reads may change; and not in a circle of calls, where a key depends on the function asked for
     # first.
-    if function.__module__.startswith(_OURS) and (not around or function not in _IN_CIRCLES):
+    if function.__module__.startswith(_OURS) and (not callers or function not in _IN_CIRCLES):
         _KNOWN[function] = key
     return key
 

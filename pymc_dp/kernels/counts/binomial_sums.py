@@ -262,7 +262,7 @@ def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
     slope, find_window, find_center = noise.slope, _make_window(noise), noise.center
 
     @jit
-    def beside(z, p, trials, chance, log_p, more):
+    def density_ratio(z, p, trials, chance, log_p, more):
         """Return the ratio of the density with `more` added to the sum, to the density."""
         _, n, q, tilt, _, _, roots, transform, top, g = find_window(z, p, trials, chance, more)
         total = (_masses(transform, roots) * g).sum()
@@ -287,8 +287,8 @@ def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
         log_p = _log_scale(n, q, tilt) + top + math.log(total)
         # Cells with probability 0 or 1: the derivative adds 1 to the sum, or takes 1 away.
         zeros, ones = (trials * (chance == 0.0)).sum(), (trials * (chance == 1.0)).sum()
-        above = beside(z, p, trials, chance, log_p, 1.0) if zeros > 0.0 else 1.0
-        below = beside(z, p, trials, chance, log_p, -1.0) if ones > 0.0 else 1.0
+        above = density_ratio(z, p, trials, chance, log_p, 1.0) if zeros > 0.0 else 1.0
+        below = density_ratio(z, p, trials, chance, log_p, -1.0) if ones > 0.0 else 1.0
         for j in range(chance.size):
             edge = above - 1.0 if chance[j] == 0.0 else 1.0 - below
             by_chance[j] = trials[j] * edge if trials[j] > 0.0 else 0.0

@@ -6,7 +6,7 @@ of :math:`c = n_j` on :math:`0, \ldots, t` is proportional to :math:`w_j(c)\, w_
 
 - :math:`w(c) = p^c / c!` for given probabilities (a binomial count),
 - :math:`w(c) = \Gamma(c + a) / c!` with the probabilities integrated out of a Dirichlet law (a
-  beta-binomial count). For a < 1 this is not log-concave, but a mixture of what is:
+  beta-binomial count). For a < 1 this is not log-concave, but a mixture of log-concave weights:
   :math:`\Gamma(c + a) \Gamma(1 - a) / c! = \int_0^1 u^{c + a - 1} (1 - u)^{-a} du`; drawing
   :math:`u \mid c \sim \mathrm{Beta}(c + a, 1 - a)` first leaves the weight :math:`u^c`.
 
@@ -130,7 +130,7 @@ def make_table_sweep(log_eta: Callable) -> Callable:
     def find_mode(start, total, *args):
         """First c at which a log-concave mass does not rise any more: gallop, then bisect.
 
-        Of a start without a mass, which does not show the way, it is any.
+        If the mass at `start` is zero, the direction to the mode is unknown, and any c may result.
         """
         step = 1.0
         if start < total and rises(start, start, *args):

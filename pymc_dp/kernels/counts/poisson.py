@@ -86,7 +86,7 @@ def poisson_two_sided(k, lam, delta, mu):
     # Masses relative to exp(top), and derivatives by mu relative to it.
     here = log_poisson(k, mu)
     log_left, log_right = here, here
-    log_up = math.log(mu) + lam  # of the rate mu / a
+    log_up = math.log(mu) + lam  # log of the rate mu / a
     if k == 0.0 or log_up >= math.log(k + 1.0):
         # A / Poisson(k) = 1 + (k / rate) M, and its derivative in units of Poisson(k).
         m = _below(k, math.exp(min(log_up, 700.0))) if k > 0.0 else 0.0
@@ -174,7 +174,8 @@ def draw_count(rng, z, lam, down, up, mu, masses=None):
     if z <= 0.0:  # every count is on the far side: the law is tilted, not cut
         return float(rng.poisson(right))
     left = mu * up
-    bridge = right if delta == 0.0 else mu * math.exp(lam * (2.0 * delta - 1.0))  # from k to k + 1
+    # (k + 1) times the ratio of the masses at k + 1 and k.
+    bridge = right if delta == 0.0 else mu * math.exp(lam * (2.0 * delta - 1.0))
     mode = k
     if left < k:
         mode = float(math.floor(left))

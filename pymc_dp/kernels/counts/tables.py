@@ -273,7 +273,7 @@ def sum_sweep(rng, y, rates, releases, gaps):
         kinks[0], lam[0] = where, releases.lam[m] * abs(weight)
         decay[0] = math.exp(-lam[0])
         p = (precision, where, kinks, lam, decay, 1 if lam[0] > 0.0 else 0)
-        rate = np.cumsum(rates[cells])  # of the cells up to each
+        rate = np.cumsum(rates[cells])  # rates of the sums of the first cells
         law, step, rest = (rate[-1],), gaps.sum_step[g], gaps.sum_rest[g]
         left = _draw_poisson(rng, 0.0, p, law, -math.inf, math.inf, step, rest)
         if math.isnan(left):

@@ -93,8 +93,8 @@ def draw_log_concave(rng, p, beta, tau, m, lam, z, lo, hi):
     """
     if p > 0.0 and lo < 0.0:
         lo = 0.0
-    # The mode: stationary point left of z, right of z, or the kink at z. Stationary points are
-    # those of p/s - (beta -+ lam - tau m) - tau s.
+    # The mode is a stationary point left or right of z, or the kink at z. Stationary points are
+    # roots of p/s - (beta -+ lam - tau m) - tau s.
     if p == 0.0 and tau > 0.0:
         mode_left = m - (beta - lam) / tau
         mode_right = m - (beta + lam) / tau
@@ -114,8 +114,8 @@ def draw_log_concave(rng, p, beta, tau, m, lam, z, lo, hi):
     if p > 0.0:
         slope += p / mode
         curvature += p / (mode * mode)
-    slope_down = slope + (lam if mode <= z else -lam)  # of h, just left of the mode
-    slope_up = slope + (lam if mode < z else -lam)  # of h, just right of it
+    slope_down = slope + (lam if mode <= z else -lam)  # slope of h just left of the mode
+    slope_up = slope + (lam if mode < z else -lam)  # slope of h just right of the mode
     right = mode + _unit_drop(max(-slope_up, 0.0), curvature)
     left = mode - _unit_drop(max(slope_down, 0.0), curvature)
     if left <= lo:

@@ -59,7 +59,7 @@ def log_count_mass(z, c, n, log_odds):
     w = math.exp(2.0 * log_odds)
     top = _largest_term(z, c, n, w)
     total = 1.0
-    first = 0.0  # of k - top
+    first = 0.0  # sum of (k - top) times terms
     term, k, last = 1.0, top, min(c, z)
     while k < last:
         up, down = _growth(k, z, c, n, w)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_dp.kernels import jit, part
-from pymc_dp.kernels.records.moves import beside, make_moves
+from pymc_dp.kernels.records.moves import make_moves, propose_along
 from pymc_dp.kernels.records.sweeps import RecordFunctions, Sweep
 
 CARRIED, GIVEN = 0, 1  # moves of theta with the records, and given the records
@@ -78,15 +78,15 @@ def together(first: Functions, rest: Functions) -> Functions:
     couple_y, prior_y, (read_y, density_y, sweep_y), (gather_y, law_y, collect_y) = rest
 
     @part
-    def couple(rng, theta, there, x, y, of_x, of_y):
-        new = couple_x(rng, theta, there, *x, *of_x)
-        return new, couple_y(rng, theta, there, *y, *of_y)
+    def couple(rng, theta, new_theta, x, y, env_x, env_y):
+        new = couple_x(rng, theta, new_theta, *x, *env_x)
+        return new, couple_y(rng, theta, new_theta, *y, *env_y)
 
     @part
-    def prior(theta, of_x, of_y):
-        (one,) = prior_x(theta, *of_x)
-        (other,) = prior_y(theta, *of_y)
-        return (np.asarray(one.item() + other.item()),)
+    def prior(theta, env_x, env_y):
+        (log_x,) = prior_x(theta, *env_x)
+        (log_y,) = prior_y(theta, *env_y)
+        return (np.asarray(log_x.item() + log_y.item()),)
 
     @part
     def read(theta, x, env):
@@ -103,21 +103,21 @@ def together(first: Functions, rest: Functions) -> Functions:
         return (new, new_y), (state_x, state_y)
 
     @part
-    def gather(x, y, of_x, of_y):
-        (sums,) = gather_x(*x, *of_x)
-        (sums_y,) = gather_y(*y, *of_y)
+    def gather(x, y, env_x, env_y):
+        (sums,) = gather_x(*x, *env_x)
+        (sums_y,) = gather_y(*y, *env_y)
         return ((sums, sums_y),)
 
     @part
-    def law(theta, sums, x, y, of_x, of_y):
-        (one,) = law_x(theta, sums[0], *x, *of_x)
-        (other,) = law_y(theta, sums[1], *y, *of_y)
-        return (np.asarray(one.item() + other.item()),)
+    def law(theta, sums, x, y, env_x, env_y):
+        (log_x,) = law_x(theta, sums[0], *x, *env_x)
+        (log_y,) = law_y(theta, sums[1], *y, *env_y)
+        return (np.asarray(log_x.item() + log_y.item()),)
 
     @part
-    def collect(theta, x, y, of_x, of_y):
-        (row,) = collect_x(theta, *x, *of_x)
-        (row_y,) = collect_y(theta, *y, *of_y)
+    def collect(theta, x, y, env_x, env_y):
+        (row,) = collect_x(theta, *x, *env_x)
+        (row_y,) = collect_y(theta, *y, *env_y)
         return (np.concatenate((row, row_y)),)
 
     how, laws = Sweep(read, log_density, sweep), LawFunctions(gather, law, collect)
@@ -162,19 +162,19 @@ def make_chain(functions: Functions, direct: bool) -> Callable:
                     k = turns[GIVEN] % p
                     turns[GIVEN] += 1
                     tried[GIVEN, k] += 1
-                    there = beside(rng, theta, axes, scales[GIVEN], k)
-                    (log_law,) = law(there, sums, *x, *env)
-                    then = log_law.item()
-                    if not then > -math.inf:
+                    new_theta = propose_along(rng, theta, axes, scales[GIVEN], k)
+                    (log_law,) = law(new_theta, sums, *x, *env)
+                    new = log_law.item()
+                    if not new > -math.inf:
                         continue
                     if direct:
-                        there_state = read(there, x, env)
-                        then += log_density(there_state)
-                    if math.log(rng.random()) < then - now:
-                        theta, now = there, then
+                        new_state = read(new_theta, x, env)
+                        new += log_density(new_state)
+                    if math.log(rng.random()) < new - now:
+                        theta, now = new_theta, new
                         moved[GIVEN, k] += 1
                         if direct:
-                            state = there_state
+                            state = new_state
             (row,) = collect(theta, *x, *env)
             out[i] = row
         return x, theta, tried, moved

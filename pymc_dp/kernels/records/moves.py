@@ -9,15 +9,15 @@ from pymc_dp.kernels import jit, part
 
 
 @part
-def beside(rng, theta, axes, scales, k):
+def propose_along(rng, theta, axes, scales, k):
     """Propose theta along an axis, a column of `axes`; without columns these are coordinates."""
     step = scales[k] * rng.standard_normal()
-    there = theta.copy()
+    new_theta = theta.copy()
     if axes.shape[1]:
-        there += step * axes[:, k]
+        new_theta += step * axes[:, k]
     else:
-        there[k] += step
-    return there
+        new_theta[k] += step
+    return new_theta
 
 
 def make_moves(couple: Callable, prior: Callable, read: Callable, log_density: Callable):
@@ -37,15 +37,15 @@ def make_moves(couple: Callable, prior: Callable, read: Callable, log_density: C
         for t in range(turn, turn + count):
             k = t % scales.size
             tried[k] += 1
-            there = beside(rng, theta, axes, scales, k)
-            (log_prior,) = prior(there, *env)
+            new_theta = propose_along(rng, theta, axes, scales, k)
+            (log_prior,) = prior(new_theta, *env)
             if not log_prior.item() > -math.inf:
                 continue
-            other = couple(rng, theta, there, *x, *env)
-            other_state = read(there, other, env)
-            then = log_prior.item() + log_density(other_state)
-            if math.log(rng.random()) < then - now:
-                theta, x, state, now = there, other, other_state, then
+            new_x = couple(rng, theta, new_theta, *x, *env)
+            new_state = read(new_theta, new_x, env)
+            new = log_prior.item() + log_density(new_state)
+            if math.log(rng.random()) < new - now:
+                theta, x, state, now = new_theta, new_x, new_state, new
                 moved[k] += 1
         return x, theta, state
 
@@ -105,21 +105,21 @@ def make_carried_each(back, values, couple, terms, choose) -> Callable:
         n = now.size
         mask = np.empty(n, dtype=np.bool_)
         for t in range(turn, turn + count):
-            first = t % (theta.size // n) * n  # of the variable whose turn it is
-            there = theta.copy()
+            first = t % (theta.size // n) * n  # first entry of the variable that moves
+            new_theta = theta.copy()
             for i in range(first, first + n):
-                there[i] += scales[i] * rng.standard_normal()
-            other = couple(rng, theta, there, *x, *env)
-            (then,) = terms(there, *other, *env)
+                new_theta[i] += scales[i] * rng.standard_normal()
+            new_x = couple(rng, theta, new_theta, *x, *env)
+            (new,) = terms(new_theta, *new_x, *env)
             for i in range(n):
-                mask[i] = math.log(rng.random()) < then[i] - now[i]
+                mask[i] = math.log(rng.random()) < new[i] - now[i]
                 tried[first + i] += 1
                 if mask[i]:
-                    now[i] = then[i]
+                    now[i] = new[i]
                     moved[first + i] += 1
                 else:
-                    there[first + i] = theta[first + i]
-            x, theta = choose(mask, *other, *x), there
+                    new_theta[first + i] = theta[first + i]
+            x, theta = choose(mask, *new_x, *x), new_theta
         return values(theta, *x, *env), theta, tried, moved
 
     return carried_each

@@ -162,7 +162,8 @@ def in_full(pieces: RecordFunctions) -> Sweep:
     """Return sweeps for statistics that are computed afresh for each proposal.
 
     Here `density` is ``(theta, *x, *env) -> (float,)`` and `choose` is
-    ``(i, *new, *x) -> records`` with record i replaced. Of the values of `maps` only NaN matters.
+    ``(i, *new, *x) -> records`` with record i replaced. `maps` only tells, by NaN, which records
+    are impossible.
     """
     propose, maps, _, density, choose = pieces[:5]
 

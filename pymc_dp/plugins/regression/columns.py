@@ -49,7 +49,7 @@ from pymc_dp.reading.sums.polynomials import degree
 
 _log = logging.getLogger("pymc.dp")
 
-# The `moved` of a model's moments that a warning was logged for: every route reads the moments.
+# `CovariateMoments.moved` of a model, once a warning was logged: every route reads the moments.
 _warned: WeakKeyDictionary[pm.Model, float] = WeakKeyDictionary()
 
 

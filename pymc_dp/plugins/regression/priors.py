@@ -71,7 +71,7 @@ class NormalInverseGamma:
 
     @property
     def nu(self) -> float:
-        """Its degrees of freedom."""
+        """Degrees of freedom of the inverse Wishart law of the variance."""
         return 2.0 * self.shape
 
     @cached_property

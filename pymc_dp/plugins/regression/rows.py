@@ -117,13 +117,13 @@ class JointRows(SumLaw):
                 [np.arange(len(polynomials))] if len(blocks) == 1 else members, len(polynomials)
             )
 
-            def near() -> list[np.ndarray]:
+            def linearised() -> list[np.ndarray]:
                 arrays = self._linearised(
                     known, exact, members, mean, root, polynomials, blocks, entry
                 )
                 return arrays if rows.sizes.ndim else [only for [only] in arrays]
 
-            numbers = near() if rows.sizes.ndim else self.reading.following(near)
+            numbers = linearised() if rows.sizes.ndim else self.reading.following(linearised)
             center, factor, table, base = numbers
             if changes:
                 by, offset = matrix_of(known.polynomials, products)
@@ -245,8 +245,8 @@ class JointRows(SumLaw):
             return means, factors
         # With much noise single groups end at the edge; all together tell the spread of each group.
         seen = np.linalg.solve(start_root, factors)
-        together = (seen @ seen.swapaxes(1, 2)).sum(axis=0) / max(np.sum(sizes - 1), 1)
-        roots = start_root @ np.linalg.cholesky(together + 1e-9 * np.diag(np.diag(together)))
+        pooled = (seen @ seen.swapaxes(1, 2)).sum(axis=0) / max(np.sum(sizes - 1), 1)
+        roots = start_root @ np.linalg.cholesky(pooled + 1e-9 * np.diag(np.diag(pooled)))
         return nearest(means, factors, roots)
 
     def _linearised(

@@ -85,11 +85,11 @@ def saddlepoint(lw, h, center, n, lp, zeta, sg2, pi, omega):
     reach = h.max() - h.min()
     t, lo, hi = 0.0, -math.inf, math.inf
     for _ in range(60):
-        more = spread = 0.0
+        extra = spread = 0.0
         if lp.size > 1:
-            _, more, spread = numbers(lp, log_mgf(lw, h, t) + center * t, omega)
-        slope = (n + more) * variance + spread * (mean + center) ** 2 + sg2
-        gap = zeta - n * mean - more * (mean + center) - sg2 * t
+            _, extra, spread = numbers(lp, log_mgf(lw, h, t) + center * t, omega)
+        slope = (n + extra) * variance + spread * (mean + center) ** 2 + sg2
+        gap = zeta - n * mean - extra * (mean + center) - sg2 * t
         if abs(gap) <= 1e-3 * math.sqrt(slope):
             break
         if gap > 0.0:
@@ -127,8 +127,8 @@ def within_tails(lw, h, tail, t, pi):
 def log_total(lw, h, center, n, lp, t, omega):
     """Log of the generating function of the sum at t; see `saddlepoint`. Fills omega."""
     log_m = log_mgf(lw, h, t)
-    log_number, more, spread = numbers(lp, log_m + center * t, omega)
-    return n * log_m + log_number, more, spread
+    log_number, extra, spread = numbers(lp, log_m + center * t, omega)
+    return n * log_m + log_number, extra, spread
 
 
 @jit

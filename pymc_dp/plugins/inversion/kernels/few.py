@@ -95,7 +95,7 @@ def _position(c, target, ends):
 
 @jit
 def _next(c):
-    """Estimate the coefficients that a series would have next."""
+    """Estimate the size of the next coefficients of a series."""
     before, after = np.abs(c[-4:-2]).max(), np.abs(c[-2:]).max()
     return after * min(after / before, 1.0) if before > 0.0 else after
 

@@ -54,10 +54,10 @@ def _tilt(lw, k, n, lp, z, lam, tau, least, most, pi, omega):
     lo, hi = _rise(z - most, lam, tau), _rise(z - least, lam, tau)
     t = min(max(0.0, lo), hi)
     while True:
-        base, more, spread = log_total(lw, k, 0.0, n, lp, t, omega)
+        base, extra, spread = log_total(lw, k, 0.0, n, lp, t, omega)
         mean, variance = tilted(lw, k, t, pi)
-        variance = (n + more) * variance + spread * mean * mean
-        mean *= n + more
+        variance = (n + extra) * variance + spread * mean * mean
+        mean *= n + extra
         if _rise(z - mean, lam, tau) > t:
             lo = t
         else:
@@ -172,7 +172,7 @@ def lattice_line(lw, k, n, lp, z, b, sd):
     Parameters
     ----------
     lw, k : log masses, normalised, and whole numbers.
-    n, lp : the least number of records, and the log weights of n, n + 1, ... of them; [0] for a
+    n, lp : the least number of records, and the log weights of n, n + 1, ... records; [0] for a
         known number.
     z, b, sd : released value, scale of a Laplace noise, or standard deviation of a Gaussian one.
 

@@ -163,11 +163,11 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
     else:
         t = saddlepoint(lw, h, center, n, lp, zeta, sg2, pi, omega)
         t = within_tails(lw, h, tail, t, pi)
-        base, more, spread = log_total(lw, h, center, n, lp, t, omega)
+        base, extra, spread = log_total(lw, h, center, n, lp, t, omega)
         mean, variance = tilted(lw, h, t, pi)
         lost = np.dot(pi, tail)
         exponent = base - t * zeta + 0.5 * sg2 * t * t
-        variance = (n + more) * variance + spread * (mean + center) ** 2
+        variance = (n + extra) * variance + spread * (mean + center) ** 2
         start = 8.0 / math.sqrt(variance + sg2)
         right, c_right = extent(lw, h, center, n, lp, zeta, sg2, t, base, start, 1.0, omega)
         left, c_left = extent(lw, h, center, n, lp, zeta, sg2, t, base, start, -1.0, omega)
@@ -253,15 +253,15 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
                 used[1 + i] = poles[i]
             slope -= poles[i] * part
             whole = part / -math.expm1(atoms_share[i])
-            _, more, _ = log_total(lw, h, center, n, lp, poles[i], omega)
-            grad += (n + more) * whole * pi
+            _, extra, _ = log_total(lw, h, center, n, lp, poles[i], omega)
+            grad += (n + extra) * whole * pi
             by_number += whole * omega
             if corners:
                 at_pole = log_atoms + log_mgf(lw[atoms] - log_atoms, h[atoms], poles[i])
-                _, more, _ = numbers(lp, at_pole + center * poles[i], omega)
+                _, extra, _ = numbers(lp, at_pole + center * poles[i], omega)
                 whole *= math.exp(atoms_share[i])
                 for a in atoms:
-                    grad[a] -= (n + more) * whole * math.exp(lw[a] + poles[i] * h[a] - at_pole)
+                    grad[a] -= (n + extra) * whole * math.exp(lw[a] + poles[i] * h[a] - at_pole)
                 by_number -= whole * omega
             error += part * most * np.dot(pi, tail)
     if corners:

@@ -44,7 +44,7 @@ def _reach(distance, g, top):
     return min(1.05 * near * (far / near) ** power, far)
 
 
-_SIDES = "f8[:, :, ::1]"  # of pieces, both sides, points
+_SIDES = "f8[:, :, ::1]"  # array over pieces, both sides and points
 
 
 @linked(f"f8[:, ::1]({_SIDES}, {_SIDES}, {_SIDES}, f8, f8)")

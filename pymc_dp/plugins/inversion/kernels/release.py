@@ -10,7 +10,7 @@ from pymc_dp.plugins.inversion.kernels.atoms import few_values
 from pymc_dp.plugins.inversion.kernels.line import line
 from pymc_dp.plugins.inversion.kernels.nodes import NODES, RULE, WEIGHTS
 
-_SPAN = 0.5 * (NODES[-1] - NODES[0])  # of the nodes of a panel
+_SPAN = 0.5 * (NODES[-1] - NODES[0])  # distance of the outer nodes of a panel of length one
 _ROUNDING = 4e-16  # relative difference up to which values count as equal
 # The last four Legendre coefficients of a function given at the nodes of a panel.
 _LAST = np.array([

@@ -44,8 +44,8 @@ from pymc_dp.plugins.regression.kernels.statistics import scatter, unpack, write
 class Proposal(NamedTuple):
     """Shape and length of trajectories.
 
-    `factor` is a factor of the covariance matrix of their steps, and ``shear @ change of the
-    scatter`` is added to steps of the means. `leaps` is the mean number of leaps, whose size is
+    `factor` is a factor of the covariance matrix of their steps, and `shear` times the change of
+    the scatter is added to steps of the means. `leaps` is the mean number of leaps, whose size is
     part of the factor. The force on a leap is that of Laplace laws whose edge is rounded off within
     `blunt` scales: a leap across a sharp edge would change the energy by as much as the leap is
     long. Points are accepted by the law with its edge.
@@ -159,7 +159,7 @@ def run_hamiltonian(rng, c, theta, sigma2, model, proposal, steps):
     for step in range(steps + 2):
         if step < steps:
             proposed[:], new_gradient[:] = c, gradient
-            there, log_jacobian = run_trajectory(
+            new_density, log_jacobian = run_trajectory(
                 rng, model, proposal, across, proposed, s, new_s, new_gradient
             )
         else:
@@ -168,8 +168,8 @@ def run_hamiltonian(rng, c, theta, sigma2, model, proposal, steps):
             else:
                 log_jacobian = write_stretched(rng, c, p, proposed)
             shear_means(proposal, s, proposed, new_s)
-            there = log_density(model, proposed, proposal, new_gradient)
-        ratio = there - current + log_jacobian
+            new_density = log_density(model, proposed, proposal, new_gradient)
+        ratio = new_density - current + log_jacobian
         accepted += math.exp(min(ratio, 0.0)) if step < steps and ratio == ratio else 0.0
         if math.log(rng.random()) < ratio:
             if model.bounded:
@@ -177,7 +177,7 @@ def run_hamiltonian(rng, c, theta, sigma2, model, proposal, steps):
                 if not feasible(model, proposed, new_theta, new_sigma2):
                     continue
                 theta, sigma2 = new_theta, new_sigma2
-            c, proposed, s, new_s, current = proposed, c, new_s, s, there
+            c, proposed, s, new_s, current = proposed, c, new_s, s, new_density
             gradient, new_gradient = new_gradient, gradient
     if not model.bounded:
         theta, sigma2 = draw_parameters(rng, model, c)

@@ -32,10 +32,10 @@ class RegressionModel(NamedTuple):
     `hierarchical`: the law of x is not N(mean_x, inverse of precision_x) but has the
     normal-inverse-Wishart prior (mean_x, kappa, psi, nu). `bounded`: the rows of a simple
     regression lie in the `box` (ax, bx, ay, by), and the density is cut to the feasible sums and
-    parameters, without a normaliser. The coefficients, intercept first, are ``mean_theta + basis @
-    beta``, with beta ~ N(0, sigma2 inverse of `precision`). A coefficient that is a number, such as
-    an intercept of 0, has a row of zeros. If none is, beta are the coefficients less their means,
-    and `basis` is the identity.
+    parameters, without a normaliser. The coefficients, intercept first, are
+    ``mean_theta + basis @ beta``, with beta ~ N(0, sigma2 inverse of `precision`). A coefficient
+    that is a number, such as an intercept of 0, has a row of zeros. If none is, beta are the
+    coefficients less their means, and `basis` is the identity.
     """
 
     n: float

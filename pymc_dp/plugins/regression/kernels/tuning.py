@@ -101,9 +101,9 @@ def tune_proposal(rng, c, theta, sigma2, model, steps, check=lambda: None):
             proposal = proposal_shape(warm, c)
         else:
             proposal = proposal._replace(factor=empirical_shape(points))
-        rest = max(min(length, steps - done), _COOLING) if cooling == 1.0 else _COOLING
-        points = np.empty((rest, d))
-        for i in range(rest):
+        trajectories = max(min(length, steps - done), _COOLING) if cooling == 1.0 else _COOLING
+        points = np.empty((trajectories, d))
+        for i in range(trajectories):
             check()
             c, theta, sigma2, share = run_hamiltonian(
                 rng, c, theta, sigma2, warm, sized(proposal, size), 1
@@ -111,7 +111,7 @@ def tune_proposal(rng, c, theta, sigma2, model, steps, check=lambda: None):
             points[i] = walked(c, proposal.shear)
             size *= math.exp((share - _ACCEPTANCE) * 5.0 / (5.0 + 0.2 * i))
         if cooling == 1.0:
-            length, done = int(1.5 * length), done + rest
+            length, done = int(1.5 * length), done + trajectories
         cooling = min(2.0 * cooling, 1.0)
     return c, theta, sigma2, sized(proposal, size)
 
