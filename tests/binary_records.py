@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.records import Functions, LawFunctions, RecordFunctions, by_sums, together
+from pymc_dp.kernels.records.chains import Functions, LawFunctions, together
+from pymc_dp.kernels.records.sweeps import RecordFunctions, by_sums
 
 SCALE = 0.8  # of the noise
 

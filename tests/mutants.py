@@ -67,12 +67,12 @@ MUTANTS = {
         "pymc_dp/kernels/counts/sums.py",
         """\
             while y != end:
-                if abs(y - mode) > _MOST:
+                if abs(y - mode) > _MOST_TERMS:
                     total = math.nan
 """,
         """\
             while y != end and y > mode - 3.0:
-                if abs(y - mode) > _MOST:
+                if abs(y - mode) > _MOST_TERMS:
                     total = math.nan
 """,
         "tests/laws/test_count_sums.py",
@@ -144,7 +144,7 @@ MUTANTS = {
         f"{GEWEKE_STEPS}[TableGibbs: multinomial]",
     ),
     "records accepted too often": Mutant(
-        "pymc_dp/kernels/records.py",
+        "pymc_dp/kernels/records/sweeps.py",
         "take = holds and (u < 1.0 + step or u < math.exp(step))",
         "take = holds and u < math.exp(0.5 * step)",
         f"{GEWEKE_STEPS}[RecordMetropolis: clamped normal, without moves]",

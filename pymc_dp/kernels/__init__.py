@@ -1,11 +1,12 @@
 """Pure numba functions (rng, state, parameters) -> state, free of PyMC.
 
-Compiled code is kept on disk: beside the sources, or in the user's cache folder where these cannot
-be written (the environment variable NUMBA_CACHE_DIR names another folder). Numba takes it for
-current as long as the function's own file is unchanged; a caller would then go on running the old
-code of a kernel in another file, and an edit of a file would empty all of it. So every function
-that is kept is compiled by `njit` below, and kernels by `jit`: the name of its file on disk is made
-of its `keys.key_of`. It keeps closures, too, if they hold what has a key.
+Compiled code is kept on disk: beside the sources, or in the user's cache folder where the folder of
+the sources cannot be written (the environment variable NUMBA_CACHE_DIR names another folder). Numba
+itself takes the code of a function for current as long as the file of that function is unchanged: a
+caller would go on running the old code of a kernel in another file, and an edit of a file would
+discard the code of all functions in it. So functions whose code is kept are compiled by `njit`
+below, and kernels by `jit`: `keys.key_of` names the file of a function on disk. Closures are kept,
+too, if everything that they hold has a key.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ __all__ = ["jit", "joined", "key_of", "njit", "part", "version_of"]
 
 _log = logging.getLogger("pymc.dp")
 
-# Whether whoever calls says himself when something compiles, and for how long.
+# Whether the caller reports compilation itself, so that nothing is logged here.
 ANNOUNCED: ContextVar[bool] = ContextVar("ANNOUNCED", default=False)
-# The code of a function is in the name of its file; that of other packages may be compiled in.
+# Code of these packages may be compiled into a kernel: their versions are part of the cache's
+# stamp.
 _STAMP = tuple(version(name) for name in ("numpy", "scipy", "pytensor"))
-_LONG = 60 * 24 * 3600.0  # seconds without use, after which code of other versions goes
+_LONG = 60 * 24 * 3600.0  # seconds without use, after which code of other versions is deleted
 
 
 class KernelStore(IndexDataCacheFile):
@@ -48,11 +50,12 @@ class KernelStore(IndexDataCacheFile):
 
     Numba numbers the files of a function's signatures and writes the index first. Two processes
     then give one number to two signatures, and the index of one may name the code of the other.
-    Here a file has its name from what it holds, and is written before the index.
+    Here a file is named by the signature that it holds the code of, and is written before the
+    index.
     """
 
     def save(self, key, data):
-        """Keep the code of one signature; what other versions have not used for long goes."""
+        """Keep the code of one signature; delete old, unused code of other versions."""
         known = self._load_index()
         if not known:
             pattern = escape(self._index_name.rpartition("-")[0]) + "-*"
@@ -65,14 +68,14 @@ class KernelStore(IndexDataCacheFile):
         self._save_index(known | {key: name})
 
     def load(self, key):
-        """Load the code of one signature, which says that it is in use."""
+        """Load the code of one signature, and touch its files: they are in use."""
         if (name := self._load_index().get(key)) is None:
             return None
         with suppress(OSError):
             for file in (self._index_path, self._data_path(name)):
                 Path(file).touch()
             return self._load_data(name)
-        return None  # it was taken away meanwhile
+        return None  # another process has deleted it
 
 
 class KernelCache(FunctionCache):
@@ -81,14 +84,15 @@ class KernelCache(FunctionCache):
     def __init__(self, function: Callable, name: str = ""):
         super().__init__(function)
         self._function, self._name = function, name
-        self.is_called_apart = False  # and not part of what calls it: its machine code is kept
+        # A linked kernel is called at its address: its machine code is kept, not only its bitcode.
+        self.is_called_apart = False
         self._key: str | None = None
 
     def _named(self) -> bool:
-        """Name the files, when they are first asked for: keys take time; False without a key."""
+        """Name the files on first use, since keys take time; return False if there is no key."""
         if self._key is None:
             self._key = key_of(self._function)
-            if self._key is None:  # whoever calls it may keep it, as PyTensor does
+            if self._key is None:  # the caller may keep it in a cache of its own, as PyTensor does
                 self.disable()
                 return False
             python = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
@@ -98,7 +102,7 @@ class KernelCache(FunctionCache):
         return self._enabled
 
     def _index_key(self, sig, codegen):
-        # Numba pickles what a closure holds, which is another text in each process.
+        # Numba would add a pickle of the closure's cells, which differs between processes.
         return sig, codegen.magic_tuple(), self._key
 
     def load_overload(self, sig, target_context):
@@ -106,14 +110,14 @@ class KernelCache(FunctionCache):
         if not self._named():
             return None
         try:
-            found = super().load_overload(sig, target_context)
+            overload = super().load_overload(sig, target_context)
         except (OSError, EOFError, UnpicklingError):  # unreadable, or cut off by a full disk
             with suppress(OSError):
                 Path(self._cache_file._index_path).unlink()
-            found = None
-        if found is None:
+            overload = None
+        if overload is None:
             _say_that_it_compiles()
-        return found
+        return overload
 
     def save_overload(self, sig, data):
         """Keep compiled code, if the disk takes it."""
@@ -146,10 +150,10 @@ def _say_that_nothing_is_kept() -> None:
 
 
 def njit(*args, cache: bool = False, **options):
-    """Compile like `numba.njit`; with ``cache=True``, an edit of what it calls counts.
+    """Compile like `numba.njit`; with ``cache=True``, an edit of a called function recompiles it.
 
-    Where no folder can be written, nothing is kept, and each process compiles what it needs; so it
-    does of functions without a key. No function may call itself.
+    Where no folder can be written, or where a function has no key, nothing is kept and each process
+    compiles the functions that it needs. No function may call itself.
     """
 
     def decorate(function: Callable):
@@ -171,6 +175,9 @@ def njit(*args, cache: bool = False, **options):
     return decorate(*args) if args else decorate
 
 
-# As kernels are compiled. No fastmath: infinite ends and compensated products need IEEE arithmetic.
+# The decorator of kernels. No fastmath: infinite ends and compensated products need IEEE
+# arithmetic.
 jit = njit(cache=True, nogil=True, error_model="numpy")
-part = njit(nogil=True, error_model="numpy")  # of a kernel, kept along with the whole
+part = njit(
+    nogil=True, error_model="numpy"
+)  # for a function inside a kernel, which keeps the code of both

@@ -1,12 +1,12 @@
-"""Compiling without machine code for what only other compiled code calls.
+"""Compilation without machine code for functions that only other compiled functions call.
 
-Numba optimises each function that it compiles together with all that this calls, makes machine code
-of it, and links it into the next, where all of that is done again. Here a function stays as it was
-lowered until its address is asked for: what is linked into another function is optimised there,
-once. That halves the time to compile a graph, and changes nothing of what it computes.
+Numba optimises each function together with all functions that it calls, makes machine code of it,
+and links it into its callers, where all of this is done again. Here a function stays as LLVM code
+until its address is asked for, and code that is linked into a caller is optimised once, in there.
+That halves the time to compile a graph; the results are the same.
 
-This builds on parts of Numba that are not public (`CodeLibrary`). They are taken in only while
-something of this package is compiled, under Numba's lock.
+This relies on a class of Numba that is not public, `CodeLibrary`. It is replaced only while a
+function of this package is compiled, under Numba's lock.
 """
 
 from __future__ import annotations
@@ -25,26 +25,25 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher, cpu_target
 from numba.core.sigutils import normalize_signature
 
-_DYNAMIC = "numba.dynamic.globals"  # what cannot be kept on disk
-_ENVIRONMENTS: dict[
-    str, Any
-] = {}  # of functions without machine code, by the names of their places
+_DYNAMIC = "numba.dynamic.globals"  # prefix of globals that cannot be kept on disk
+# Environments of functions that have no machine code yet, by the names of their LLVM globals.
+_ENVIRONMENTS: dict[str, Any] = {}
 
 
 class DeferredLibrary(JITCodeLibrary):
-    """Code that is optimised, and made machine code of, when it is asked for."""
+    """Code that is optimised and compiled to machine code when its address is asked for."""
 
     def __init__(self, codegen, name):
         super().__init__(codegen, name)
         self._gathered: set[Any] = set()
 
     def add_linking_library(self, library):
-        """Take in what is called, as it is."""
+        """Remember the library of a called function; it is linked in later, by `_gather`."""
         self._linking_libraries.append(library)
 
     def _gather(self):
-        """Link in what is called."""
-        while self._linking_libraries:  # Ctrl-C may come between two
+        """Link in the libraries of all called functions."""
+        while self._linking_libraries:  # deleted one by one: Ctrl-C may interrupt the loop
             library = self._linking_libraries[0]
             if library not in self._gathered:
                 self._final_module.link_in(library._get_module_for_linking(), preserve=True)
@@ -66,7 +65,7 @@ class DeferredLibrary(JITCodeLibrary):
     def finalize(self):
         """Optimise, and make machine code."""
         self._gather()
-        # The module for linking stays as it is: it is optimised where it is linked in.
+        # The module for linking is not optimised: that is done in the callers.
         super().finalize()
 
     def _finalize_specific(self):
@@ -76,7 +75,7 @@ class DeferredLibrary(JITCodeLibrary):
             codegen.set_env(name, _ENVIRONMENTS.pop(name))
 
     def get_pointer_to_function(self, name):
-        """Return an address, 0 if there is no such function; only the first needs machine code."""
+        """Return the address of a function, for machine code; 0 if there is no such function."""
         if not self._finalized:
             try:
                 if self._final_module.get_function(name).is_declaration:
@@ -88,14 +87,14 @@ class DeferredLibrary(JITCodeLibrary):
 
     @property
     def has_dynamic_globals(self):
-        """Whether it holds what cannot be kept on disk."""
+        """Whether it has globals that cannot be kept on disk."""
         if self._finalized:
             return super().has_dynamic_globals
         self._gather()
         return any(v.name.startswith(_DYNAMIC) for v in self._final_module.global_variables)
 
     def serialize_using_object_code(self):
-        """Serialize machine code, or what there is of a function that only others call."""
+        """Serialize machine code, or bitcode where there is no machine code."""
         if self._finalized:
             return super().serialize_using_object_code()
         self._gather()
@@ -113,10 +112,10 @@ class DeferredLibrary(JITCodeLibrary):
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Compile without machine code for what only other compiled code calls."""
+    """Compile without machine code for functions that only compiled code calls."""
     with global_compiler_lock:
         codegen: Any = cpu_target.target_context.codegen()
-        if codegen._library_class is not JITCodeLibrary:  # in here already
+        if codegen._library_class is not JITCodeLibrary:  # nested
             yield
             return
         set_env = codegen.set_env
@@ -131,11 +130,11 @@ def deferred() -> Iterator[None]:
         try:
             yield
         finally:
-            del codegen._library_class, codegen.set_env  # those of the class are back
+            del codegen._library_class, codegen.set_env  # uncovers the attributes of the class
 
 
 class DeferringDispatcher(CPUDispatcher):
-    """A compiled function, of which what it calls is compiled with it alone."""
+    """A compiled function; the functions that it calls get no machine code of their own."""
 
     def compile(self, sig):
         """Compile for a signature."""
@@ -165,13 +164,13 @@ def callback(signature: Any, function: Any, cache: bool = True) -> Callback:
 
 
 class Kernel(DeferringDispatcher):
-    """A compiled function that is compiled apart for calls from Python, which need machine code."""
+    """A compiled function in two versions: for Python, with machine code; for compiled code."""
 
     inside_cache: Any = None
 
     @cached_property
     def inside(self) -> Any:
-        """What compiled code calls."""
+        """The version that compiled code calls."""
         options = self.targetoptions | {"no_cpython_wrapper": True}
         made: Any = DeferringDispatcher(self.py_func, {}, options)
         if self.inside_cache is not None:
@@ -185,11 +184,11 @@ class Kernel(DeferringDispatcher):
         return _of_module, (self.py_func.__module__, self.py_func.__qualname__)
 
     def get_call_template(self, args, kws):
-        """Tell the type of a call by compiled code."""
+        """Return the type of a call by compiled code."""
         return self.inside.get_call_template(args, kws)
 
     def get_overload(self, sig):
-        """Return what is called by compiled code."""
+        """Return the overload that compiled code calls."""
         return self.inside.get_overload(sig)
 
 
@@ -198,7 +197,7 @@ def _of_module(module: str, name: str) -> Any:
 
 
 def deferring[F](function: F) -> F:
-    """Have a function of PyTensor compiled as `DeferringDispatcher`, if Numba compiles it."""
+    """Make the function that Numba compiles for PyTensor, if any, a `DeferringDispatcher`."""
     compiled = getattr(getattr(function, "vm", None), "jit_fn", None)
     if isinstance(compiled, CPUDispatcher):
         compiled.__class__ = DeferringDispatcher

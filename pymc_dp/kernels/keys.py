@@ -1,8 +1,8 @@
-"""Names of compiled code, by all that it is made of.
+"""Keys of compiled functions: hashes of all that their code depends on.
 
-The key of a function is its bytecode, and the keys of what it reads: the functions that it calls,
-and the numbers that it takes from its module or from around it. An edit of one kernel so changes
-the keys of those that use it, and of no others.
+The key of a function is made of its bytecode and of the keys of all values that it reads: the
+functions that it calls, and the numbers that it takes from its module or its closure. So an edit of
+a kernel changes its own key and those of its callers, and no other.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 from numba.core import types
 
-# What these have is known by its name. Numba asks for its own version.
+# Objects of these packages are identified by name; Numba checks its own version.
 _BY_NAME = {"builtins", "ctypes", "llvmlite", "math", "numba", "numpy", "pymc", "pytensor", "scipy"}
 _KNOWN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _IN_CIRCLES: WeakSet[Any] = WeakSet()
 _OURS = "pymc_dp."
-# What compiles is no part of what is compiled: of what factories call of it, the files are named.
+# Modules that compile: their functions are no part of a kernel, and are identified by their files.
 _COMPILERS = {
     "pymc_dp.graphs.compiled",
     "pymc_dp.kernels",
@@ -36,7 +36,7 @@ _COMPILERS = {
 
 
 class _Unnamed(ValueError):
-    """Something in a function is named by nothing that another process would know."""
+    """A function reads an object that has no name which another process would know."""
 
 
 def key_of(value: Any) -> str | None:
@@ -53,15 +53,18 @@ def joined(*parts: Any) -> str | None:
 
 
 def version_of(function: Any) -> int:
-    """Return the key of a function of a module as the number that PyTensor takes for a version."""
+    """Return the key of a function as an integer, as PyTensor wants the version of an Op."""
     key = key_of(function)
     if key is None:
         raise ValueError(f"{function} has no key: it reads what other processes cannot know")
     return int(key, 16)
 
 
-def _key(value: Any, around: tuple[Any, ...]) -> Any:
-    """Return what is the same for the same code in any process; `around` is being named."""
+def _key(value: Any, callers: tuple[Any, ...]) -> Any:
+    """Return a description that is the same for the same code in any process.
+
+    `callers` are the functions whose keys are being made, outermost first.
+    """
     if isinstance(value, bool | int | float | complex | str | bytes | None | type(...) | Enum):
         return repr(value)
     if isinstance(value, np.ndarray | np.generic):
@@ -69,32 +72,32 @@ def _key(value: Any, around: tuple[Any, ...]) -> Any:
             raise _Unnamed
         return value.dtype.str, np.shape(value), np.asarray(value).tobytes()
     if isinstance(value, set | frozenset):
-        return "set", sorted(repr(_key(v, around)) for v in value)
+        return "set", sorted(repr(_key(v, callers)) for v in value)
     if isinstance(value, tuple | list):
-        return type(value).__name__, tuple(_key(v, around) for v in value)
+        return type(value).__name__, tuple(_key(v, callers) for v in value)
     if isinstance(value, dict):
-        return tuple((repr(k), _key(v, around)) for k, v in value.items())
+        return tuple((repr(k), _key(v, callers)) for k, v in value.items())
     if isinstance(value, types.Type | np.dtype):
         return repr(value)
     if isinstance(value, CodeType):
-        return _code(value), tuple(_key(c, around) for c in value.co_consts)
-    if isinstance(value, ModuleType):  # asked for more, it might import what it has for later
+        return _code(value), tuple(_key(c, callers) for c in value.co_consts)
+    if isinstance(value, ModuleType):  # reading its attributes might import lazy submodules
         if not _is_known_package(value):
             raise _Unnamed
         return value.__name__
-    options = _key(dict(sorted(getattr(value, "targetoptions", {}).items())), around)
-    options = options, getattr(value, "signature", None)  # of a linked kernel
+    options = _key(dict(sorted(getattr(value, "targetoptions", {}).items())), callers)
+    options = options, getattr(value, "signature", None)  # only linked kernels have a signature
     if isinstance(value, functools._lru_cache_wrapper):
         value = value.__wrapped__
-    # A compiled function, an intrinsic, or what wraps a function.
+    # Unwrap a compiled function (py_func) or an intrinsic (_defn).
     function = getattr(value, "py_func", getattr(value, "_defn", value))
     if isinstance(function, FunctionType) and function.__module__ in _COMPILERS:
         return function.__qualname__, _content(getfile(function))
     if isinstance(function, FunctionType) and not _is_by_name(function):
-        return options, _function(function, around)
+        return options, _function(function, callers)
     if is_dataclass(value) and not isinstance(value, type):
         return type(value).__qualname__, tuple(
-            _key(getattr(value, f.name), around) for f in fields(value)
+            _key(getattr(value, f.name), callers) for f in fields(value)
         )
     if isinstance(value, type) and not _is_by_name(value):
         return value.__qualname__, _content(getfile(value))
@@ -108,7 +111,7 @@ def _is_by_name(value: Any) -> bool:
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:
-    """Return what a function does, whatever its lines are numbered."""
+    """Return the content of a code object without its line numbers."""
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
     counts = code.co_argcount, code.co_kwonlyargcount, code.co_flags
     return code.co_name, code.co_code, code.co_exceptiontable, names, counts
@@ -119,15 +122,15 @@ def _content(file: str) -> str:
     return sha256(Path(file).read_bytes()).hexdigest()
 
 
-def _function(function: FunctionType, around: tuple[Any, ...]) -> Any:
-    if function in around:  # it calls itself, or a caller
-        _IN_CIRCLES.update(around[around.index(function) + 1 :])
+def _function(function: FunctionType, callers: tuple[Any, ...]) -> Any:
+    if function in callers:  # a circle of calls
+        _IN_CIRCLES.update(callers[callers.index(function) + 1 :])
         return function.__qualname__
     if function in _KNOWN:
         return _KNOWN[function]
-    if function.__code__.co_filename.startswith("<"):  # its text is nowhere, nor are its globals
+    if function.__code__.co_filename.startswith("<"):  # typed in: no file has its text
         raise _Unnamed
-    inside = (*around, function)
+    inside = (*callers, function)
     held = [cell.cell_contents for cell in function.__closure__ or ()]
     read = [(name, _key(v, inside)) for name, v in _read(function.__code__, function.__globals__)]
     parts: tuple[Any, ...] = (
@@ -136,16 +139,17 @@ def _function(function: FunctionType, around: tuple[Any, ...]) -> Any:
         _key(function.__code__, inside),
     )
     parts += _key((held, function.__defaults__, function.__kwdefaults__), inside), tuple(read)
-    found = sha256(repr(parts).encode()).hexdigest()
-    # The key of a function in a circle of calls depends on the one that was asked for first. What a
-    # user's function reads may change.
-    if function.__module__.startswith(_OURS) and (not around or function not in _IN_CIRCLES):
-        _KNOWN[function] = found
-    return found
+    key = sha256(repr(parts).encode()).hexdigest()
+    # Keys are kept for functions of this package only, since the values that a user's function
+    # reads may change; and not in a circle of calls, where a key depends on the function asked for
+    # first.
+    if function.__module__.startswith(_OURS) and (not callers or function not in _IN_CIRCLES):
+        _KNOWN[function] = key
+    return key
 
 
 def _read(code: CodeType, module: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what a function may read by a name of its module, or as an attribute of a module."""
+    """Yield the globals that a function may read, with attributes of modules, by name."""
     for name in code.co_names:
         if name in module:
             yield from _with_attributes(name, module[name], code.co_names)
@@ -155,7 +159,7 @@ def _read(code: CodeType, module: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _with_attributes(name: str, value: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield a value, of a module of ours the attributes that may be read, as `pkg.module.value`."""
+    """Yield a value; of a module of ours the attributes that may be read, as `module.value`."""
     if not isinstance(value, ModuleType) or _is_known_package(value):
         yield name, value
         return

@@ -1,9 +1,9 @@
 """Kernels that are compiled once, by themselves, and called at their address.
 
-Compiled code holds the code of all that it calls, and LLVM optimises it as a whole, at every level
-again. What calls a linked kernel holds three instructions in its place, so that callers, and graphs
-around them, stay small. The kernel is compiled, or loaded from disk, when it is first called: on a
-branch that no model takes it is not compiled at all. A call costs some nanoseconds.
+Compiled code contains the code of all functions that it calls, and LLVM optimises all of it again
+for each caller. A caller of a linked kernel contains three instructions instead, so that callers,
+and the graphs that they are part of, stay small. A linked kernel is compiled, or loaded from disk,
+at its first call: never, on a branch that no model takes. A call costs some nanoseconds.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _Types = tuple[types.Type, ...]
 
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 def _find(asked: bytes) -> int | None:
-    """Return the address of a kernel; none where it cannot be compiled."""
+    """Return the address of a kernel; None if it cannot be compiled."""
     if asked in _FAILED:
         return None
     name, _, kinds = asked.decode().partition(" ")
     try:
         return _KNOWN[name].address(*loads(b64decode(kinds)))
-    except Exception:  # none passes into compiled code
+    except Exception:  # no exception may pass into compiled code
         _FAILED.add(asked)
         _log.exception("The kernel %s cannot be compiled", name)
     except BaseException:
@@ -59,20 +59,20 @@ binding.add_symbol(_FIND, ctypes.cast(_find, ctypes.c_void_p).value)
 
 
 class Linked(Kernel):
-    """A compiled function that compiled code calls by its address."""
+    """A compiled function that compiled code calls at its address."""
 
     signature: str | None
     _compiler: Any
 
     def __call__(self, *args):
-        """Call it from Python; what is read-only or lies in pieces is copied, if need be."""
+        """Call it from Python; arrays are copied if read-only or not contiguous, if need be."""
         if self.declared is not None:
             args = tuple(map(_as_declared, self.declared.args, args))
         return self._from_python(*args)
 
     @cached_property
     def _from_python(self) -> Any:
-        """Compile a call alone: the kernel is compiled once, for all who call it."""
+        """Compile a function that only calls the kernel: the kernel itself is compiled once."""
         kernel = self
 
         @njit(cache=True, nogil=True)
@@ -83,7 +83,7 @@ class Linked(Kernel):
 
     @cached_property
     def declared(self) -> Signature | None:
-        """The signature, read when it is first asked for: with that, numba loads its compiler."""
+        """The signature, parsed on first use: parsing makes numba load its compiler."""
         if self.signature is None:
             return None
         args, result = normalize_signature(self.signature)
@@ -91,36 +91,37 @@ class Linked(Kernel):
 
     @cached_property
     def _calls(self) -> dict[_Types, object]:
-        """What numba looks up the code of a call by, for the types of its arguments."""
+        """The object by which numba looks up the code of a call, by argument types."""
         return {}
 
     def get_call_template(self, args, kws):
-        """Tell the type of a call; with a signature, nothing is compiled for it."""
-        pysig, given = self._compiler.fold_argument_types(args, kws)
-        taken = tuple(given)
+        """Return the type of a call; with a declared signature, this compiles nothing."""
+        pysig, kinds = self._compiler.fold_argument_types(args, kws)
+        taken = tuple(kinds)
         if self.declared is None:
             self.inside.compile(taken)
             signature = self.inside.overloads[taken].signature
         else:
-            # Arrays that may not be written to, as constants of a graph, look alike in memory.
-            declared: Any = zip(given, self.declared.args, strict=True)
+            # Read-only arrays, such as constants of a graph, have the same layout in memory.
+            declared: Any = zip(kinds, self.declared.args, strict=True)
             taken = tuple(
-                kind.copy(readonly=True) if _is_array(own) and not own.mutable else kind
-                for own, kind in declared
+                wanted.copy(readonly=True) if _is_array(kind) and not kind.mutable else wanted
+                for kind, wanted in declared
             )
-            pairs: Any = zip(given, taken, strict=True)
-            if not all(own.can_convert_to(None, kind) for own, kind in pairs if _is_array(own)):
-                return super().get_call_template(args, kws)  # one of its own, for arrays in pieces
+            pairs: Any = zip(kinds, taken, strict=True)
+            if not all(a.can_convert_to(None, b) for a, b in pairs if _is_array(a)):
+                # Arrays that are not contiguous: compile for their types.
+                return super().get_call_template(args, kws)
             signature = self.declared
         if taken not in self._calls:
             self._calls[taken] = object()
             entry = self._lowered(signature), self._calls[taken], taken
             cpu_target.target_context.insert_func_defn([entry])
-        own, name = Signature(signature.return_type, taken, None), self.py_func.__name__
-        return make_concrete_template(name, key=name, signatures=[own]), pysig, given, {}
+        call, name = Signature(signature.return_type, taken, None), self.py_func.__name__
+        return make_concrete_template(name, key=name, signatures=[call]), pysig, kinds, {}
 
     def get_overload(self, sig):
-        """Tell how a call is lowered."""
+        """Return the object by which numba looks up how a call is lowered."""
         return self._calls.get(sig) or super().get_overload(sig)
 
     def _lowered(self, signature: Signature) -> Callable[..., Any]:
@@ -137,7 +138,7 @@ class Linked(Kernel):
         return call
 
     def address(self, args: _Types, result: types.Type) -> int:
-        """Return where its code for some types lies, which is compiled or loaded."""
+        """Compile or load the code for some argument types; return its address."""
         self.inside.compile(args)
         made: Any = self.inside.overloads[args]
         if result != made.signature.return_type:
@@ -162,16 +163,17 @@ def _as_declared(kind: types.Type, value: Any) -> Any:
 
 
 def linked(signature: str | None = None, **options) -> Callable[[Callable], Any]:
-    """Compile a function of a module, as `jit` does, to be called by its address.
+    """Compile a function of a module, as `jit` does, to be called at its address.
 
     Parameters
     ----------
     signature : str, optional
-        As Numba reads it: ``"float64(float64[::1], int64)"``. Arguments become these types, and the
-        kernel is compiled when it is first called. Arrays that are not there to be filled may be
-        read-only. Without it, each signature is compiled along with the first that calls it.
+        In Numba's notation: ``"float64(float64[::1], int64)"``. Arguments are converted to these
+        types, and the kernel is compiled at its first call. Arrays that the kernel does not fill
+        may be read-only. Without a signature, the kernel is compiled for each combination of
+        argument types along with its first caller.
     **options
-        Of `numba.njit`, beside those of `jit`.
+        Options of `numba.njit`, beside those of `jit`.
     """
 
     def decorate(function: Callable) -> Any:
@@ -190,7 +192,7 @@ def linked(signature: str | None = None, **options) -> Callable[[Callable], Any]
 
 
 def _stub(context, module: ir.Module, name: str, declared: Signature) -> ir.Function:
-    """Return the function of a module that finds a kernel's address once, and calls it."""
+    """Return the LLVM function that looks up a kernel's address once, and calls the kernel."""
     kind = context.call_conv.get_function_type(declared.return_type, declared.args)
     mangled = "pymc_dp_stub_" + sha256(name.encode()).hexdigest()
     stub = cgutils.get_or_insert_function(module, kind, mangled)
@@ -207,12 +209,12 @@ def _stub(context, module: ir.Module, name: str, declared: Signature) -> ir.Func
     with builder.if_then(cgutils.is_null(builder, known), likely=False):
         find = cgutils.get_or_insert_function(module, ir.FunctionType(pointer, [pointer]), _FIND)
         text = context.insert_const_string(module, name)
-        found = builder.call(find, [text])
-        with builder.if_then(cgutils.is_null(builder, found), likely=False):
+        address = builder.call(find, [text])
+        with builder.if_then(cgutils.is_null(builder, address), likely=False):
             text = f"the kernel {name.partition(' ')[0]} cannot be compiled: see the log"
             context.call_conv.return_user_exc(builder, RuntimeError, (text,))
-        builder.store_atomic(found, slot, "release", 8)
-        builder.store(found, place)
+        builder.store_atomic(address, slot, "release", 8)
+        builder.store(address, place)
     function = builder.bitcast(builder.load(place), kind.as_pointer())
     builder.ret(builder.call(function, stub.args))
     return stub

@@ -1,7 +1,7 @@
-"""Functions that compiled code is given as numbers, their addresses.
+"""Functions that are passed to compiled code as numbers: their addresses.
 
-A function that takes another as an argument is compiled anew for each, and numba cannot keep it on
-disk. What takes an address is compiled once for all.
+Numba compiles a function that takes another function anew for each argument, and cannot keep it on
+disk. A function that takes an address is compiled once.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numba.extending import intrinsic
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.deferred import callback
 
-# Of a function that fills its last vector from its first and from data, and returns a number.
-# Vectors are addresses and lengths. Where it raises an error, all of that is NaN: none passes this
-# border.
+# The signature of a function (q, data, out) that fills the vector `out` and returns a number; each
+# vector is an address and a length. No exception may pass this border: where the function raises
+# one, the number and `out` are NaN.
 _POINTER = types.CPointer(types.float64), types.intp
 SIGNATURE = types.float64(*_POINTER, *_POINTER, *_POINTER)
 _VECTOR = types.Array(types.float64, 1, "C")
@@ -57,7 +57,7 @@ def _pointer(context, address):
 
 @jit
 def call(function, q, out):
-    """Fill `out` from q by a function, which is its address and its data; return its number."""
+    """Call a function, given as (address, data), on q: fill `out`, and return its number."""
     address, data = function
     return _call(address, q, data, out)
 
@@ -66,25 +66,25 @@ def call(function, q, out):
 def make_nutpie_functions() -> tuple[Any, Any]:
     """Compile the log density and the expansion of any model, as nutpie calls them.
 
-    They are given two rows, of the density and of the expansion: the address of a function, that of
-    its data, and how many these are.
+    They are passed two rows, for the density and for the expansion: the address of a function, the
+    address of its data and the length of the data.
     """
     numbers = types.CPointer(types.float64)
     before = types.uint64, numbers, numbers, numbers, types.voidptr
 
-    def density(size, x, gradient, log_density, given):
-        own, out = carray(given, (2, 3), np.int64)[0], carray(gradient, (size,))
-        found: float = _call(own[0], carray(x, (size,)), carray(_pointer(own[1]), (own[2],)), out)
-        log_density[0] = found
+    def density(size, x, gradient, log_density, rows):
+        row, out = carray(rows, (2, 3), np.int64)[0], carray(gradient, (size,))
+        value: float = _call(row[0], carray(x, (size,)), carray(_pointer(row[1]), (row[2],)), out)
+        log_density[0] = value
         for i in range(out.size):
             if not math.isfinite(out[i]):
                 return 3
-        return 0 if math.isfinite(found) else 4
+        return 0 if math.isfinite(value) else 4
 
-    def expand(size, expanded, x, out, given):
-        own, out = carray(given, (2, 3), np.int64)[1], carray(out, (expanded,))
-        found: float = _call(own[0], carray(x, (size,)), carray(_pointer(own[1]), (own[2],)), out)
-        return -2 if math.isnan(found) else 0
+    def expand(size, expanded, x, out, rows):
+        row, out = carray(rows, (2, 3), np.int64)[1], carray(out, (expanded,))
+        value: float = _call(row[0], carray(x, (size,)), carray(_pointer(row[1]), (row[2],)), out)
+        return -2 if math.isnan(value) else 0
 
     after = types.uint64, *before[:3], types.voidptr
     return callback(types.int64(*before), density), callback(types.int64(*after), expand)

@@ -1,17 +1,17 @@
 r"""Slice moves of a few parameters, and proposals for many entries at once, in one compiled loop.
 
-The density is known through one function of a vector q: its log, and for each entry of a level the
-sum of the terms of that log which this entry is part of. A level is a group of entries that are
-independent of each other given all else, so that one evaluation judges a proposal for each.
+One function of a vector q returns the log density and, for each entry of a level, the sum of the
+terms of the log density that contain this entry. A level is a group of entries that are independent
+of each other given all else, so that one evaluation judges a proposal for each entry.
 
 Parameters move by slice sampling with stepping out and shrinkage (Neal, 2003) along directions in
-which they were uncorrelated in the warm-up, and along each alone; widths are tuned so that steps
-out are as many as steps in (Tibbits et al., 2014). Where a ridge is bent, so is the line: with a
-coordinate c that grows along it, what is added is a function of c alone, so that the line through
-each of its points is the same, and volume is kept. Entries of levels move by two Metropolis
-proposals: from a Normal law with the mean and spread of the warm-up, and by a step from where they
-are. Of releases with Laplace noise around Normal statistics, the scale mixture's variances are
-drawn (`draws.scale_mixture`).
+which they were uncorrelated in the warm-up, and along each parameter alone. Widths are tuned until
+steps out are as many as steps in (Tibbits et al., 2014). Where a ridge is bent, so is the line
+along it: the bend is a function of the coordinate c along the direction alone, so that the same
+line goes through each of its points, and volume is preserved. Entries of levels move by two
+Metropolis proposals: from a Normal law with the mean and spread of the warm-up, and by a
+random-walk step. For releases with Laplace noise around Normal statistics, the variances of the
+scale mixture are drawn (`draws.scale_mixture`).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from pymc_dp.kernels.draws.scale_mixture import draw_precision
 from pymc_dp.kernels.linked import linked
 from pymc_dp.kernels.pointers import call
 
-_MOST_STEPS = 60  # out, or in, of one slice
-_WIDER = 1.2  # than the warm-up, an independent proposal
-_STEP = 2.0  # spreads, a step
-_FARTHEST = 3.0  # spreads, from where on a line is straight
+_MOST_STEPS = 60  # steps out, or in, of one slice
+_WIDER = 1.2  # spread of an independent proposal, relative to that of the warm-up
+_STEP = 2.0  # size of a random-walk step, in spreads
+_FARTHEST = 3.0  # distance, in spreads, beyond which a line is straight
 
 
 class Tuned(NamedTuple):
-    """What is tuned.
+    """Tuned parts of the moves.
 
     Attributes
     ----------
-    directions : a row for each, in the space of the parameters.
-    bends : for each, what is added for c, its square and its cube, orthogonal to it.
-    widths : of the slices along them.
-    means, spreads : of all entries of q; used for those of levels.
+    directions : directions in the space of the parameters, one a row.
+    bends : for each direction, vectors orthogonal to it that are added c, c^2 and c^3 times.
+    widths : widths of the slices along the directions.
+    means, spreads : means and spreads of all entries of q; used for entries of levels.
     """
 
     directions: np.ndarray
@@ -55,9 +55,10 @@ class Mixed(NamedTuple):
 
     Attributes
     ----------
-    first : where the logs of a release's variances begin in q.
-    sizes : how many there are.
-    columns : of a factor F of the covariance of the statistics; 0 where these are independent.
+    first : for each release, the place in q where the logs of its variances begin.
+    sizes : the number of its variances.
+    columns : the number of columns of a factor F of the covariance matrix of its statistics; 0
+        where the statistics are independent.
     """
 
     first: np.ndarray
@@ -67,7 +68,7 @@ class Mixed(NamedTuple):
 
 @jit
 def along(q, start, direction, bend, c, t):
-    """Put q where a line through `start`, which is at c, is at c + t."""
+    """Set q to the point at c + t on the line that has `start` at c."""
     old, new = max(-_FARTHEST, min(c, _FARTHEST)), max(-_FARTHEST, min(c + t, _FARTHEST))
     for i in range(direction.size):
         q[i] = start[i] + t * direction[i]
@@ -79,7 +80,7 @@ def along(q, start, direction, bend, c, t):
 
 @linked()
 def slice_move(rng, density, q, now, terms, center, direction, bend, width):
-    """Move q in place along a line; return its log density, and steps out and in."""
+    """Move q in place along a line; return its log density, and the numbers of steps out and in."""
     size = direction.size
     level = now - rng.standard_exponential()
     start = q[:size].copy()
@@ -87,7 +88,7 @@ def slice_move(rng, density, q, now, terms, center, direction, bend, width):
     low = -width * rng.random()
     high = low + width
     out, inside = 0, 0
-    # Both ends share a number of steps, whose parts must not depend on where q is.
+    # A fixed number of steps is split between both ends at random, independently of q.
     left = int(_MOST_STEPS * rng.random())
     right = _MOST_STEPS - 1 - left
     while left > 0:
@@ -107,9 +108,9 @@ def slice_move(rng, density, q, now, terms, center, direction, bend, width):
     for _ in range(_MOST_STEPS):
         t = low + (high - low) * rng.random()
         along(q, start, direction, bend, c, t)
-        found = call(density, q, terms)
-        if found > level:
-            return found, out, inside
+        height = call(density, q, terms)
+        if height > level:
+            return height, out, inside
         inside += 1
         if t < 0.0:
             low = t
@@ -121,7 +122,7 @@ def slice_move(rng, density, q, now, terms, center, direction, bend, width):
 
 @linked()
 def level_move(rng, density, q, terms, first, last, means, spreads, independent):
-    """Propose all entries of a level, in place: independently of where they are, or from there."""
+    """Propose entries of a level, independently or by steps; accept each of them in place."""
     call(density, q, terms)
     proposed, new = np.empty_like(terms), q.copy()
     for j in range(first, last):
@@ -152,46 +153,48 @@ def draw_each(rng, z, w, mean, variance):
 
 @linked()
 def draw_jointly(rng, z, w, mean, factor):
-    """Draw jointly Normal statistics of covariance FF' likewise (by Matheron's rule)."""
-    own = mean + factor @ rng.standard_normal(factor.shape[1])
-    gap = z - own - np.sqrt(w) * rng.standard_normal(z.size)
+    """Draw jointly Normal statistics of covariance FF', given their release (Matheron's rule)."""
+    without_release = mean + factor @ rng.standard_normal(factor.shape[1])
+    gap = z - without_release - np.sqrt(w) * rng.standard_normal(z.size)
     covariance = factor @ factor.T
-    least = 1e-15 * np.max(np.diag(covariance))  # below it w is lost, and all may be singular
-    return own + covariance @ np.linalg.solve(covariance + np.diag(w + least), gap)
+    least = 1e-15 * np.max(
+        np.diag(covariance)
+    )  # a smaller w is lost in rounding, and the sum may be singular
+    return without_release + covariance @ np.linalg.solve(covariance + np.diag(w + least), gap)
 
 
 @linked()
-def draw_noise(rng, noise, q, given, mixed):
+def draw_noise(rng, noise, q, inputs, mixed):
     """Draw the variances of Laplace noise.
 
-    `noise` fills `given`, for each release: z, the scales of its noise, the means of its
-    statistics, and their variances, or the rows of F.
+    `noise` fills `inputs`, release by release: z, the scales of the noise, the means of the
+    statistics, and the variances of the statistics or the rows of F.
     """
-    if math.isnan(call(noise, q, given)):
+    if math.isnan(call(noise, q, inputs)):
         return
     place = 0
     for i in range(mixed.first.size):
         k, columns, first = mixed.sizes[i], mixed.columns[i], mixed.first[i]
-        z, scale, mean = given[place : place + 3 * k].reshape(3, k)
+        z, scale, mean = inputs[place : place + 3 * k].reshape(3, k)
         place += 3 * k
         w = np.exp(q[first : first + k])
         if columns:
-            factor = given[place : place + k * columns].reshape(k, columns)
+            factor = inputs[place : place + k * columns].reshape(k, columns)
             drawn = draw_jointly(rng, z, w, mean, factor)
         else:
-            drawn = draw_each(rng, z, w, mean, given[place : place + k])
+            drawn = draw_each(rng, z, w, mean, inputs[place : place + k])
         place += k * max(columns, 1)
         for j in range(k):
             q[first + j] = -math.log(draw_precision(rng, abs(z[j] - drawn[j]), scale[j]))
 
 
 @linked()
-def sweep(rng, density, noise, q, given, levels, anew, mixed, tuned, adapt, forth):
-    """Make every move once, in place, in order or in the opposite one.
+def sweep(rng, density, noise, q, inputs, levels, anew, mixed, tuned, adapt, forth):
+    """Make every move once, in place: forth (noise, parameters, levels) or back.
 
-    The order is noise, parameters, levels; and last what is standard Normal given all of these,
-    so that it is integrated out for the others (van Dyk & Park, 2008). This last move cannot be
-    reversed, so it is not part of reversible proposals.
+    Last, `anew` entries that are standard Normal given all others are redrawn: the other moves have
+    them integrated out (van Dyk & Park, 2008). This last move is not reversible, and is left out of
+    reversible proposals.
     """
     terms = np.empty_like(q)
     slices, halves = tuned.widths.size, 2 * (levels.size - 1)
@@ -199,8 +202,8 @@ def sweep(rng, density, noise, q, given, levels, anew, mixed, tuned, adapt, fort
     for place in range(1 + slices + halves):
         k = place if forth else slices + halves - place
         if k == 0:
-            if given.size:
-                draw_noise(rng, noise, q, given, mixed)
+            if inputs.size:
+                draw_noise(rng, noise, q, inputs, mixed)
         elif k <= slices:
             if now != now:
                 now = call(density, q, terms)
@@ -221,40 +224,40 @@ def sweep(rng, density, noise, q, given, levels, anew, mixed, tuned, adapt, fort
 def advance(
     rng, density, noise, correction, q, levels, anew, mixed, tuned, adapt, thin, inner, out
 ):
-    """Fill `out`, a row after every `thin` steps; return how many were accepted, and how many lost.
+    """Fill a row of `out` after every `thin` steps; return the numbers of steps accepted and lost.
 
-    A step is a sweep; or with `inner`, so many of these as one proposal, for the density times
-    exp(correction), of which each step then takes one: the surrogate transition method (Liu, 2001).
-    All sweeps of a step go in one order, forth or back at random, which makes it reversible. A step
-    is lost where the correction is not known, NaN.
+    A step is a sweep. With `inner` > 0 a step is one proposal that consists of `inner` sweeps, and
+    is accepted for the density times exp(correction): the surrogate transition method (Liu, 2001).
+    All sweeps of a step go in one order, forth or back at random, which makes the step reversible.
+    A step is lost where the correction is NaN.
 
     Parameters
     ----------
     density, noise, correction : functions, see `kernels.pointers`
-        The log density, with the sums of terms for entries of levels; see `draw_noise`; what is
-        added to the log density, see above.
+        The log density, with the sums of terms for entries of levels; the inputs of `draw_noise`;
+        the correction of the log density, see above.
     q : array
         Changed in place, and with `adapt` so are widths.
     levels : array of int
         The ends of the parameters and of each level in q.
     anew : int
-        How many entries after these are drawn anew; 0 with `inner`.
+        The number of entries after the levels that are redrawn; 0 with `inner`.
     adapt : float
         How strongly widths are tuned, 0 to 1.
     """
-    given = np.empty(np.sum(mixed.sizes * (3 + np.maximum(mixed.columns, 1))))
+    inputs = np.empty(np.sum(mixed.sizes * (3 + np.maximum(mixed.columns, 1))))
     accepted, lost, unused = 0, 0, np.empty_like(q)
-    known = call(correction, q, unused) if inner else 0.0
+    current = call(correction, q, unused) if inner else 0.0
     for i in range(out.shape[0]):
         for _ in range(thin):
             before = q.copy()
             forth = not inner or rng.random() < 0.5
             for _ in range(max(inner, 1)):
-                sweep(rng, density, noise, q, given, levels, anew, mixed, tuned, adapt, forth)
-            found = call(correction, q, unused) if inner else 0.0
-            lost += found != found
-            if found >= known or rng.random() < math.exp(found - known):
-                known = found
+                sweep(rng, density, noise, q, inputs, levels, anew, mixed, tuned, adapt, forth)
+            proposed = call(correction, q, unused) if inner else 0.0
+            lost += proposed != proposed
+            if proposed >= current or rng.random() < math.exp(proposed - current):
+                current = proposed
                 accepted += 1
             else:
                 q[:] = before
@@ -264,6 +267,6 @@ def advance(
 
 @jit
 def fill_rows(values, q, out):
-    """Fill a row of `out` for each row of q; of errors with NaN."""
+    """Fill a row of `out` for each row of q; with NaN where `values` raises an error."""
     for i in range(q.shape[0]):
         call(values, q[i], out[i])

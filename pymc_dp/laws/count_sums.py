@@ -30,14 +30,8 @@ from pymc_dp.graphs.registry import Registry
 from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.counts import laws as kernels
 from pymc_dp.kernels.counts.laws import CountLaw
-from pymc_dp.kernels.counts.sums import (
-    ADDITIVE,
-    ADDITIVE_ON_LATTICE,
-    CountNoise,
-    make_count_draw,
-    make_count_sum,
-    stepwise,
-)
+from pymc_dp.kernels.counts.noise import ADDITIVE, ADDITIVE_ON_LATTICE, CountNoise, stepwise
+from pymc_dp.kernels.counts.sums import make_count_draw, make_count_sum
 from pymc_dp.laws import LAWS, Pair
 from pymc_dp.mechanisms import (
     DiscreteGaussianMechanism,

@@ -1,4 +1,4 @@
-"""Records and their parameters in one compiled loop; see `kernels.records.make_chain`.
+"""Records and their parameters in one compiled loop; see `kernels.records.chains.make_chain`.
 
 Records of several groups that are independent of each other, given the parameters, move together.
 
@@ -31,7 +31,7 @@ from xarray import DataTree
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.shapes import value_lengths
 from pymc_dp.graphs.stages import stage
-from pymc_dp.kernels.records import CARRIED
+from pymc_dp.kernels.records.chains import CARRIED
 from pymc_dp.reading.factors import parameters
 from pymc_dp.reading.groups import Block, blocks
 from pymc_dp.reading.model import Reading
@@ -61,7 +61,7 @@ _TRIES = 100  # to draw the records of all blocks at the same parameters
 
 @dataclass
 class State(TunedState):
-    """Where a chain is; see `kernels.records.make_chain`."""
+    """Where a chain is; see `kernels.records.chains.make_chain`."""
 
     x: tuple
     theta: np.ndarray

@@ -23,7 +23,7 @@ from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.substitution import substitute
 from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.kernels import joined, key_of
-from pymc_dp.kernels.records import make_carried, make_carried_each
+from pymc_dp.kernels.records.moves import make_carried, make_carried_each
 from pymc_dp.mechanisms.release import FeasibleMoments, variance_cap
 from pymc_dp.reading.factors import factor_terms, transform_parents
 from pymc_dp.reading.groups import Block

@@ -10,9 +10,10 @@ from scipy import special, stats
 import pymc_dp as dp
 from pymc_dp.kernels.moments import gaussian_chain as gaussian
 from pymc_dp.kernels.moments.walk import turn
-from pymc_dp.kernels.records import make_chain
+from pymc_dp.kernels.records.chains import make_chain
 from pymc_dp.kernels.slices import Tuned, advance
 from pymc_dp.plugins.regression.kernels import chain as exact
+from pymc_dp.plugins.regression.kernels.density import RegressionModel
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES
 from pymc_dp.routes.steps_chain import StepsChain
@@ -166,7 +167,7 @@ def exact_regression(
     normal = np.zeros(q)
     laplace[-1], normal[-1] = 0.0, 3.0
     z = 0.5 + noise(rng, sums, laplace, normal)
-    model = exact.RegressionModel(
+    model = RegressionModel(
         n=float(n),
         z=z[0],
         lam=np.divide(1, laplace, where=laplace > 0, out=np.zeros(q)),

@@ -9,15 +9,9 @@ import pytest
 from scipy import integrate, special, stats
 
 from pymc_dp.kernels import njit
-from pymc_dp.kernels.records import (
-    RecordFunctions,
-    by_sums,
-    make_accept_each,
-    make_chain,
-    make_sweeps,
-    together,
-)
-from pymc_dp.kernels.records import in_full as afresh
+from pymc_dp.kernels.records.chains import make_chain, make_sweeps, together
+from pymc_dp.kernels.records.sweeps import RecordFunctions, by_sums, make_accept_each
+from pymc_dp.kernels.records.sweeps import in_full as afresh
 from tests.agreement import counts_follow, follows
 from tests.binary_records import (
     BINARY,

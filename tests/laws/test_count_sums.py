@@ -12,6 +12,7 @@ from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.kernels.counts import laws as count_laws
+from pymc_dp.kernels.counts import noise as count_noise
 from pymc_dp.kernels.counts import sums as count_sums
 from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.laws.count_sums import COUNT_LAWS, CountSum
@@ -196,7 +197,7 @@ def test_gradient_where_the_count_is_certain(law, edge, inward, mechanism):
 
 
 def test_extremes():
-    poisson = count_sums.make_count_sum(count_laws.POISSON, count_sums.ADDITIVE)
+    poisson = count_sums.make_count_sum(count_laws.POISSON, count_noise.ADDITIVE)
     # The normal limit, n = 1e9: sd of the count 31623, of the noise 10.
     logp, slope, by_mu = poisson(1e9 + 1e4, (0.0, 0.01), (1e9,))
     variance = 1e9 + 100.0
@@ -215,7 +216,7 @@ def test_extremes():
     np.testing.assert_allclose(poisson(2.0, (1.0, 0.0), (0.0,)), (-2.0, -1.0, np.e - 1), rtol=1e-12)
     # A release that speaks against what is certain does not outvote it.
     assert poisson(30.0, (0.0, 100.0), (0.0,))[0] == -45_000.0
-    binomial = count_sums.make_count_sum(count_laws.BINOMIAL, count_sums.ADDITIVE)
+    binomial = count_sums.make_count_sum(count_laws.BINOMIAL, count_noise.ADDITIVE)
     np.testing.assert_allclose(binomial(1.0, (50.0, 0.0), (5.0, 1.0))[0], -200.0, rtol=1e-12)
     # A negative binomial that is nearly Poisson, from parameters as PyMC's law takes them.
     alpha = pt.dscalar("alpha")
@@ -376,7 +377,7 @@ def test_wide_sums():
 def test_short_sums(name, theta, noise):
     """Their ends are looked for now and then, and they begin beside a mode: no digit is lost."""
     law = {"poisson": count_laws.POISSON, "binomial": count_laws.BINOMIAL}[name]
-    found_by = count_sums.make_count_sum(law, count_sums.ADDITIVE)
+    found_by = count_sums.make_count_sum(law, count_noise.ADDITIVE)
     for z in (-60.0, 0.0, 0.4, 7.0, 12.5, 64.0, 150.0):
         found, expected = found_by(z, noise, theta), exactly(name, z, *noise, theta)
         scale = max(1.0, abs(expected[0]), 0.5 * noise[1] * z * z)  # of what is rounded

@@ -10,13 +10,14 @@ and so is the noise :math:`g(s) = \eta(z \mid s)`. With the tilt t, both become
 
 and f_t is the law of such a sum again, of the probabilities :math:`p_j e^t / (q_j + p_j e^t)`. We
 choose the t for which g_t is largest at the mean of f_t. The mode of f_t is next to its mean
-(Darroch 1964), so that :math:`\sum_s f_t g_t` is at least about :math:`\max f_t \max g_t`: what
-the transform of f_t is wrong by, a rounding relative to :math:`\max f_t`, is a rounding of the sum,
-wherever z is.
+(Darroch 1964), so that :math:`\sum_s f_t g_t` is at least about :math:`\max f_t \max g_t`. The
+error of the transform of f_t, a rounding relative to :math:`\max f_t`, is then a rounding of the
+sum, too, wherever z is.
 
-The transform takes a window of L counts that Bernstein's inequality finds f_t in, and those of the
-L frequencies at which the characteristic function of f_t has not vanished: some 30 where S is
-spread out. The derivative by a probability needs the law of the sum without one trial of its cell,
+The transform takes a window of L counts that has all of f_t but a rounding, by Bernstein's
+inequality, and those of the L frequencies at which the characteristic function of f_t has not
+vanished: some 30 where S is spread out. The derivative by a probability needs the law of the sum
+without one trial of its cell,
 
 .. math::
 
@@ -31,13 +32,13 @@ from collections.abc import Callable
 import numpy as np
 
 from pymc_dp.kernels import jit
-from pymc_dp.kernels.counts.sums import CountNoise
+from pymc_dp.kernels.counts.noise import CountNoise
 
-_STEEPEST = 700.0  # tilts beyond have no effect on any double
-_NEAR = 0.02  # of a tilt, in standard deviations of what is tilted
-_LOG_REST = 44.5  # -log of what may lie outside of a window, but for a factor
-_VANISHED = 1e-40  # squared modulus of a characteristic function
-_FEW = 32  # trials whose power is taken by squaring
+_STEEPEST = 700.0  # larger tilts underflow or overflow
+_NEAR = 0.02  # error of a tilt, in units of one over the standard deviation of the sum
+_LOG_REST = 44.5  # -log of the mass that may lie outside of a window, up to a factor
+_VANISHED = 1e-40  # squared modulus at which a characteristic function counts as zero
+_FEW = 32  # number of trials up to which powers are taken by squaring
 
 
 @jit
@@ -86,9 +87,9 @@ def _power(w, n):
 
 @jit
 def _factor(n, p, half, sine):
-    """Return the characteristic function of n trials, and of one less.
+    """Return the characteristic functions of n trials and of n - 1 trials at a frequency u.
 
-    Of the frequency, `half` is sin^2 of its half, `sine` its sine.
+    `half` is sin^2(u / 2), and `sine` is sin(u).
     """
     w = complex(1.0 - 2.0 * p * half, p * sine)
     if n == 1.0:
@@ -96,11 +97,11 @@ def _factor(n, p, half, sine):
     if n <= _FEW:
         less = _power(w, int(n) - 1)
         return less * w, less
-    # Powers of a rounded number would add its errors up.
+    # Squaring would multiply the rounding error of w by n.
     log_modulus = 0.5 * math.log1p(-4.0 * p * (1.0 - p) * half)
     angle = math.atan2(w.imag, w.real)
-    size, at = math.exp((n - 1.0) * log_modulus), (n - 1.0) * angle
-    less = complex(size * math.cos(at), size * math.sin(at))
+    size, total_angle = math.exp((n - 1.0) * log_modulus), (n - 1.0) * angle
+    less = complex(size * math.cos(total_angle), size * math.sin(total_angle))
     return less * w, less
 
 
@@ -123,51 +124,51 @@ def _roots(length):
 
 @jit
 def _transform(trials, tilted, first, roots):
-    """Return the characteristic function at the frequencies that count, of the sum minus first."""
+    """Return the characteristic function of the sum minus `first`, up to where it vanishes."""
     length = roots.size
-    found = np.empty((length + 1) // 2, dtype=np.complex128)
+    transform = np.empty((length + 1) // 2, dtype=np.complex128)
     start = int(first) % length
-    for k in range(found.size):
+    for k in range(transform.size):
         half, sine = math.sin(math.pi * k / length) ** 2, roots[k].imag
         product = 1.0 + 0.0j
         for n, p in zip(trials, tilted):  # noqa: B905
             product *= _factor(n, p, half, sine)[0]
-        if product.real**2 + product.imag**2 < _VANISHED:  # and falls with the frequency
-            return found[:k]
-        found[k] = product * roots[-(k * start) % length]
-    return found
+        if product.real**2 + product.imag**2 < _VANISHED:  # it falls with the frequency
+            return transform[:k]
+        transform[k] = product * roots[-(k * start) % length]
+    return transform
 
 
 @jit
 def _masses(transform, roots):
     """Return the masses of a window, given its characteristic function."""
     length = roots.size
-    found = np.full(length, 0.5)
+    masses = np.full(length, 0.5)
     for k in range(1, transform.size):
         place = 0
         for s in range(length):
-            found[s] += transform[k].real * roots[place].real
-            found[s] += transform[k].imag * roots[place].imag
+            masses[s] += transform[k].real * roots[place].real
+            masses[s] += transform[k].imag * roots[place].imag
             place += k
             if place >= length:
                 place -= length
-    return 2.0 / length * found
+    return 2.0 / length * masses
 
 
 def _make_window(noise: CountNoise) -> Callable:
-    """Make ``(z, p, trials, chance, ones)`` to all that sums and draws begin with.
+    """Make ``(z, p, trials, chance, ones)``, the first part of sums and draws.
 
     Cells that are all zeros or all ones are taken out first; the latter are added to `ones`. It
-    returns which are left, their trials and probabilities, the tilt, the tilted probabilities, the
-    first count of the window, ones included, the roots of unity of its length, the characteristic
-    function, the log of the largest g_t in it, and g_t divided by that.
+    returns the indices of the other cells, their trials and probabilities, the tilt, the tilted
+    probabilities, the first count of the window, ones included, the roots of unity of its length,
+    the characteristic function, the log of the largest g_t in it, and g_t divided by that.
     """
     log_noise, find_center = noise.log_noise, noise.center
 
     @jit
     def gain(z, y, p):
         here = log_noise(z, y, p)
-        if here == -math.inf:  # away from what could not have been released
+        if here == -math.inf:  # z cannot have come from y: tilt towards the center
             return _STEEPEST if y < find_center(z, p) else -_STEEPEST
         return min(max(log_noise(z, y + 1.0, p) - here, -_STEEPEST), _STEEPEST)
 
@@ -224,11 +225,11 @@ def _possible(center, trials, chance):
 def _gradient(trials, chance, tilted, tilt, transform, g, first, roots, total):
     """Return the derivatives by the probabilities of cells, given the sum over f_t g_t."""
     cells, length = chance.size, roots.size
-    up, stay, found = np.empty(cells), np.empty(cells), np.empty(cells)
+    up, stay, by_chance = np.empty(cells), np.empty(cells), np.empty(cells)
     for j in range(cells):
         up[j] = 1.0 / ((1.0 - chance[j]) * math.exp(-tilt) + chance[j])
         stay[j] = 1.0 / (1.0 - chance[j] + chance[j] * math.exp(tilt))
-        found[j] = 0.5 * g.sum() * (up[j] - stay[j])
+        by_chance[j] = 0.5 * g.sum() * (up[j] - stay[j])
     without, whole = np.empty(cells, np.complex128), np.empty(cells, np.complex128)
     for k in range(1, transform.size):
         root, half = roots[k], math.sin(math.pi * k / length) ** 2
@@ -246,23 +247,23 @@ def _gradient(trials, chance, tilted, tilt, transform, g, first, roots, total):
         product = roots[-(k * first) % length] * noise
         for j in range(cells - 1, -1, -1):
             rest = without[j] * product
-            found[j] += up[j] * (rest * root).real - stay[j] * rest.real
+            by_chance[j] += up[j] * (rest * root).real - stay[j] * rest.real
             product *= whole[j]
-    return 2.0 / length * trials * found / total
+    return 2.0 / length * trials * by_chance / total
 
 
 def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
     """Make ``(rows, z, trials, chance, entry)`` to the log density of each entry of a release.
 
-    Cell j, whose trials and probability are given, is added to entry[j], which does not fall with
-    j; entry i has the noise ``unpack(rows[:, i])``. The derivatives by z and by the probabilities
-    come along.
+    Cell j, with trials[j] and chance[j], is part of the sum entry[j]; `entry` is sorted. Entry i
+    has the noise ``unpack(rows[:, i])``. The derivatives by z and by the probabilities are
+    returned, too.
     """
     slope, find_window, find_center = noise.slope, _make_window(noise), noise.center
 
     @jit
-    def beside(z, p, trials, chance, log_p, more):
-        """Return the ratio of the density with `more` in the sum to what it is."""
+    def density_ratio(z, p, trials, chance, log_p, more):
+        """Return the ratio of the density with `more` added to the sum, to the density."""
         _, n, q, tilt, _, _, roots, transform, top, g = find_window(z, p, trials, chance, more)
         total = (_masses(transform, roots) * g).sum()
         log_there = _log_scale(n, q, tilt) + top + math.log(max(total, 0.0))
@@ -284,10 +285,10 @@ def make_binomial_sums(noise: CountNoise, unpack: Callable) -> Callable:
             if g[s] > 0.0:
                 slopes += weights[s] * slope(z, first + s, p)
         log_p = _log_scale(n, q, tilt) + top + math.log(total)
-        # Cells at the edge of what is possible: one trial more or less is one of the sum.
+        # Cells with probability 0 or 1: the derivative adds 1 to the sum, or takes 1 away.
         zeros, ones = (trials * (chance == 0.0)).sum(), (trials * (chance == 1.0)).sum()
-        above = beside(z, p, trials, chance, log_p, 1.0) if zeros > 0.0 else 1.0
-        below = beside(z, p, trials, chance, log_p, -1.0) if ones > 0.0 else 1.0
+        above = density_ratio(z, p, trials, chance, log_p, 1.0) if zeros > 0.0 else 1.0
+        below = density_ratio(z, p, trials, chance, log_p, -1.0) if ones > 0.0 else 1.0
         for j in range(chance.size):
             edge = above - 1.0 if chance[j] == 0.0 else 1.0 - below
             by_chance[j] = trials[j] * edge if trials[j] > 0.0 else 0.0
@@ -317,7 +318,7 @@ def make_binomial_sum_draws(noise: CountNoise, unpack: Callable) -> Callable:
     @jit
     def draws(rng, rows, z, trials, chance, entry):
         first = np.searchsorted(entry, np.arange(z.size + 1))
-        found = np.full(z.size, math.nan)
+        drawn = np.full(z.size, math.nan)
         for i in range(z.size):
             a, b = first[i], first[i + 1]
             n, chances, p = trials[a:b], chance[a:b], unpack(rows[:, i])
@@ -327,7 +328,7 @@ def make_binomial_sum_draws(noise: CountNoise, unpack: Callable) -> Callable:
             reached = np.cumsum(g * np.maximum(_masses(transform, roots), 0.0))
             if reached[-1] > 0.0:
                 left = reached[-1] * (1.0 - rng.random())
-                found[i] = start + np.searchsorted(reached, left)
-        return found
+                drawn[i] = start + np.searchsorted(reached, left)
+        return drawn
 
     return draws

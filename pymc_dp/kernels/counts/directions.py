@@ -8,11 +8,11 @@ y + c v. Given all directions but one, c has for independent counts f_i the law
 
     p(c \mid \ldots) \propto \prod_i f_i(y_i + c v_i) \prod_m \eta_m(z_m \mid S_m + c\, (A v)_m),
 
-which a slice sampler on the whole numbers leaves as it is (Neal 2003): its cost does not depend on
-how wide that law is, and it need not be log-concave. `short_directions` chooses which: the vectors
-of a reduced basis of the lattice of counts (Lenstra, Lenstra and Lovász 1982), in the metric of
-their spread given the releases. Those that leave all sums as they are come out as the shortest ones
-where there is little noise, and single cells where there is much.
+which a slice sampler on the whole numbers leaves invariant (Neal 2003), at a cost that does not
+depend on the width of that law; the law need not be log-concave. `short_directions` chooses the
+directions: the vectors of a reduced basis of the lattice of counts (Lenstra, Lenstra and Lovász
+1982), in the metric of their precision given the releases. With little noise, the shortest vectors
+are those that leave all sums unchanged; with much noise they are single cells.
 
 Cells with a fixed total move along directions of sum zero. There a multinomial law is that of
 independent Poisson counts, and with its probabilities integrated out of a Dirichlet law that of
@@ -32,15 +32,15 @@ from pymc_dp.kernels.counts.laws import POISSON, CountLaw
 from pymc_dp.kernels.counts.tables import sums_of
 
 _LOVASZ = 0.75
-_MOST_STEPS = 100_000  # of a reduction, whose basis is as good as it then is
+_MOST_STEPS = 100_000  # of a reduction, whose basis is then taken as it is
 
 
 @jit
 def short_directions(metric):
-    """Return a reduced basis of the whole numbers, one vector a row; `metric` is Q of v'Qv."""
+    """Return a reduced basis of the lattice of whole numbers, in rows; `metric` is Q of v'Qv."""
     size = metric.shape[0]
     basis = np.eye(size)
-    # Of Gram-Schmidt vectors: coefficients, and squared lengths.
+    # Coefficients and squared lengths of the Gram-Schmidt vectors.
     mu, length = np.eye(size), np.zeros(size)
     for i in range(size):
         for j in range(i):
@@ -85,7 +85,7 @@ def _rising_log_mass(y, theta):
     return log_rising(y, theta[0])
 
 
-# Where the total is fixed, and for moves along directions only.
+# No law, but a weight: for cells whose total is fixed, and in moves along directions only.
 RISING = POISSON._replace(name="rising", log_mass=_rising_log_mass)
 
 
@@ -93,8 +93,8 @@ RISING = POISSON._replace(name="rising", log_mass=_rising_log_mass)
 def make_direction_sweep(law: CountLaw) -> Callable:
     """Make ``(rng, y, theta, directions, widths, releases, rounds)``: moves along each in turn.
 
-    Column i of `theta` holds the law's parameters for cell i, `widths` about how many steps there
-    is room for along each direction. It returns False where the counts are impossible.
+    Column i of `theta` holds the law's parameters for cell i, `widths` the approximate width of the
+    slice along each direction, in steps. It returns False where the counts are impossible.
     """
     log_mass, support, width = law.log_mass, law.support, law.n_parameters
 
@@ -114,22 +114,22 @@ def make_direction_sweep(law: CountLaw) -> Callable:
         return total
 
     @jit
-    def draw(rng, first, *given):
-        """Return a number of steps, by a slice of which `first` is about the width."""
-        level = log_density(*given, 0.0)
+    def draw(rng, first, *line):
+        """Draw a number of steps from a slice, with `first` as a guess of its width."""
+        level = log_density(*line, 0.0)
         if not level > -math.inf:
             return math.nan
         level += math.log(1.0 - rng.random())
         low = -np.floor(rng.random() * first)
         high = low + first - 1.0
-        # Between two intervals, both ways, the first place of the second decides.
-        while log_density(*given, low) > level:
+        # Steps are whole: the next interval begins at low - 1 or high + 1, whose density decides.
+        while log_density(*line, low) > level:
             low -= first
-        while log_density(*given, high + 1.0) > level:
+        while log_density(*line, high + 1.0) > level:
             high += first
         while True:
             c = low + np.floor(rng.random() * (high - low + 1.0))
-            if c == 0.0 or log_density(*given, c) > level:
+            if c == 0.0 or log_density(*line, c) > level:
                 return c
             if c < 0.0:
                 low = c + 1.0

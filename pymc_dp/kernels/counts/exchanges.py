@@ -6,14 +6,15 @@ of :math:`c = n_j` on :math:`0, \ldots, t` is proportional to :math:`w_j(c)\, w_
 
 - :math:`w(c) = p^c / c!` for given probabilities (a binomial count),
 - :math:`w(c) = \Gamma(c + a) / c!` with the probabilities integrated out of a Dirichlet law (a
-  beta-binomial count). For a < 1 this is not log-concave, but a mixture of what is:
+  beta-binomial count). For a < 1 this is not log-concave, but a mixture of log-concave weights:
   :math:`\Gamma(c + a) \Gamma(1 - a) / c! = \int_0^1 u^{c + a - 1} (1 - u)^{-a} du`; drawing
   :math:`u \mid c \sim \mathrm{Beta}(c + a, 1 - a)` first leaves the weight :math:`u^c`.
 
 The noise enters as ``log_eta(counts, rows, *data)``, the log density of the release's entries
 `rows` (or of all entries); nothing is assumed of it but, for `concave`, that it is log-concave
-along every move. A log-concave mass is drawn by rejection from an envelope that is flat around the
-mode and exponential beyond, at a cost that does not depend on t; any other by listing it.
+along every move. A log-concave mass is drawn from by rejection, with an envelope that is flat
+around the mode and exponential beyond, at a cost that does not depend on t; any other mass is
+listed.
 """
 
 import math
@@ -25,8 +26,8 @@ from pymc_dp.kernels import jit, part
 from pymc_dp.kernels.draws.listed import draw_listed
 from pymc_dp.kernels.functions.count_masses import log_binomial, stirling_error
 
-_TINY_LOG = -1e300  # of a probability that is zero in double precision
-_MOST = 1e6  # states that are listed to find a possible one
+_TINY_LOG = -1e300  # stands for the log of a probability that underflows
+_MOST_LISTED = 1e6  # values that are listed to find a possible one
 
 
 @jit
@@ -60,12 +61,12 @@ def make_table_draw(log_eta: Callable) -> Callable:
     Parameters
     ----------
     log_eta : compiled callable ``(counts, rows, *data)``
-        Log density of the release; see the module. It looks at all of it.
+        Log density of the release, all entries; see the module.
 
     Returns
     -------
     callable
-        As that of `make_table_sweep`, with all states in the place of `slopes`, one in each row.
+        As that of `make_table_sweep`, with all states of the table, one a row, instead of `slopes`.
     """
 
     @jit
@@ -121,7 +122,7 @@ def make_table_sweep(log_eta: Callable) -> Callable:
 
     @part
     def rises(c, start, *args):
-        """Whether the mass of c + 1 is larger than that of c, or there is none down there."""
+        """Whether the mass at c + 1 is larger than at c, or c is below all possible counts."""
         here = log_mass(c, *args)
         return (here == -math.inf and c < start) or log_mass(c + 1.0, *args) > here
 
@@ -129,7 +130,7 @@ def make_table_sweep(log_eta: Callable) -> Callable:
     def find_mode(start, total, *args):
         """First c at which a log-concave mass does not rise any more: gallop, then bisect.
 
-        Of a start without a mass, which does not show the way, it is any.
+        If the mass at `start` is zero, the direction to the mode is unknown, and any c may result.
         """
         step = 1.0
         if start < total and rises(start, start, *args):
@@ -196,7 +197,7 @@ def make_table_sweep(log_eta: Callable) -> Callable:
         """Draw from a log-concave mass by rejection; -1 if it is zero or NaN."""
         mode = find_mode(start, total, *args)
         top = log_mass(mode, *args)
-        if top == -math.inf and total <= _MOST:
+        if top == -math.inf and total <= _MOST_LISTED:
             return draw_any(rng, total, *args)
         if not abs(top) < math.inf:
             return -1.0
@@ -254,8 +255,8 @@ def make_table_sweep(log_eta: Callable) -> Callable:
         ----------
         rng : numpy Generator
         counts : float array, updated in place.
-        slopes : matrix (entries of the release, cells), where the release is linear in the counts
-            and log_eta looks at the entries `rows` alone; no rows where it looks at all of it.
+        slopes : matrix (entries of the release, cells) if the release is linear in the counts and
+            log_eta uses the entries `rows` only; a matrix without rows if log_eta uses all.
         weights : the cells' probabilities, or the parameters of their Dirichlet law.
         integrated : whether `weights` are the latter.
         concave : whether log_eta is concave along every move; if not, all values are listed.

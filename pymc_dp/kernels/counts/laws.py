@@ -1,4 +1,4 @@
-"""Laws of counts as `kernels.counts.sums` takes them: masses at one place, ratios from there on.
+"""Laws of counts as `kernels.counts.sums` takes them: log masses, and ratios of masses.
 
 Every law is a `CountLaw` of compiled functions; theta is the tuple of its parameters.
 """
@@ -27,7 +27,7 @@ def _one(y, theta):
 
 @jit
 def zero(y, theta):
-    """Return 0: nothing beside what is linear in y."""
+    """Return 0: the score is linear in y."""
     return 0.0
 
 
@@ -47,15 +47,16 @@ class CountLaw(NamedTuple):
     Attributes
     ----------
     name : for messages.
-    n_parameters, fixed : how many there are, and how many of them, the first, have no derivative.
-    valid : ``(theta)``, whether these are parameters of a law.
+    n_parameters : the number of parameters.
+    fixed : the number of parameters, the first ones, without derivatives.
+    valid : ``(theta)`` to whether theta has valid values.
     support : ``(theta)`` to the smallest and the largest count.
     mode : ``(theta)`` to about the mode.
     log_mass : ``(y, theta)`` to log f(y).
     odds : ``(y, theta)`` to two numbers, the first over the second f(y + 1) / f(y).
     score : ``(y, T, theta)`` to the derivatives of log f by the parameters beyond `fixed`.
-    edge : ``(above, below, theta)`` to the derivatives of log sum_v f(v) g(v) where f is all at
-        one y: `above` is g(y + 1) / g(y), `below` g(y - 1) / g(y).
+    edge : ``(above, below, theta)`` to the derivatives of log sum_v f(v) g(v) where f has
+        all its mass at one y: `above` is g(y + 1) / g(y), `below` g(y - 1) / g(y).
     growth : ``(y, theta)`` to the largest ratio at v >= y over that at y; 1 exactly where f is
         log-concave.
     change : ``(y, theta)`` to T(y + 1) - T(y), of the part T of the score that is not linear in y.
@@ -219,8 +220,8 @@ def _negative_binomial_log_mass(y, theta):
     p, r, q = theta
     if y == 0.0:
         return r * _log(p, q)
-    # That of r successes among y + r trials, as `log_binomial` has it, times r / (y + r); from y
-    # and r themselves, since y is lost in y + r where r is large.
+    # `log_binomial` of r successes among y + r trials, times r / (y + r), but computed from y and
+    # r, since y is lost in y + r where r is large.
     n, excess = y + r, y * p - r * q
     ways = stirling_error(n) - stirling_error(r) - stirling_error(y)
     ways += 0.5 * math.log(r / n / y) - HALF_LOG_2PI
@@ -361,7 +362,7 @@ def _hypergeometric_mode(theta):
 @jit
 def _hypergeometric_log_mass(y, theta):
     good, bad, drawn = theta
-    # Any probability will do; this one keeps every term small.
+    # The result does not depend on p; this p keeps every term small.
     p = drawn / (good + bad) if good + bad > 0.0 else 0.0
     q = (good + bad - drawn) / (good + bad) if good + bad > 0.0 else 1.0
     both = log_binomial(y, good, p, q) + log_binomial(drawn - y, bad, p, q)

@@ -9,10 +9,10 @@ With :math:`a = e^{-\lambda}`, :math:`k = \lfloor z \rfloor`, :math:`\delta = z 
     A = \sum_{s \le k} \mathrm{Poisson}(s \mid \mu)\, a^{k - s}, \quad
     B = \sum_{s > k} \mathrm{Poisson}(s \mid \mu)\, a^{s - k} .
 
-Both are cut Poisson masses of the rates :math:`\mu / a` and :math:`\mu a`. Where such a mass is a
-tail, it is :math:`\mathrm{Poisson}(k \mid \mu)` times a sum of falling positive terms, in which
-:math:`e^{\mu / a}` cancels; else it is one minus a tail. Everything follows from
-:math:`\lambda = -\log a`: a itself underflows.
+Both are Poisson masses of intervals, with the rates :math:`\mu / a` and :math:`\mu a`. If the
+interval is a tail, its mass is :math:`\mathrm{Poisson}(k \mid \mu)` times a sum of falling positive
+terms, in which :math:`e^{\mu / a}` cancels; else it is one minus a tail. All terms are computed
+from :math:`\lambda = -\log a`, since a itself underflows.
 """
 
 import math
@@ -21,16 +21,17 @@ import numpy as np
 
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.counts.laws import POISSON
-from pymc_dp.kernels.counts.sums import ADDITIVE, make_count_sum
+from pymc_dp.kernels.counts.noise import ADDITIVE
+from pymc_dp.kernels.counts.sums import make_count_sum
 from pymc_dp.kernels.functions.count_masses import log_poisson, propose_offset
 from pymc_dp.kernels.functions.gamma_ratio import g_parts, h_parts
 
 _sum = make_count_sum(POISSON, ADDITIVE)
-_STEEP, _MILD = 0.2, 0.04  # rates of the noise beyond which sums over many, few counts are short
-_STEEPEST = 100.0  # beyond which the sums on one side of z underflow beside those on the other
+_STEEP, _MILD = 0.2, 0.04  # noise rates beyond which sums are short: of many counts, of few
+_STEEPEST = 100.0  # noise rate beyond which a sum on one side of z underflows against the other
 _FEW = 400.0  # counts up to which sums are shorter than quadrature
-_LISTED_MODE = 150.0  # up to which adding up the masses around the mode beats rejection
-LISTED = 512  # masses on either side of such a mode above 1e-17 of their sum, and more
+_LISTED_MODE = 150.0  # largest mode for which listing the masses around it beats rejection
+LISTED = 512  # room for the masses on either side of that mode above 1e-17 of their sum
 _ALL_BUT = 1e-17
 
 
@@ -38,7 +39,7 @@ _ALL_BUT = 1e-17
 def _below(k, rate):
     """Sum of (k - 1) ... (k - j) / rate^j over j >= 0, for k >= 1 and rate >= k."""
     if k > _FEW and rate < 2.0 * k:
-        # The same for k, times rate / k, by the upper incomplete gamma function.
+        # By the upper incomplete gamma function, which gives the sum for k + 1.
         total = rate * h_parts(k + 1.0, rate - k - 1.0, rate, math.inf)[0]
         return (total - 1.0) * rate / k
     total = term = 1.0
@@ -76,7 +77,7 @@ def poisson_two_sided(k, lam, delta, mu):
         side = lam if k < 0.0 else -lam
         return side * (k + delta) + mu * slope, side, slope
     if mu == 0.0:
-        # A count of one is nearer to z or not; the first term alone is left.
+        # Only the count 0 is left; the derivative by mu compares it with the count 1.
         slope = math.exp(-lam * (abs(k + delta - 1.0) - (k + delta))) - 1.0
         return -lam * (k + delta), -lam, slope
     few = max(k, mu) <= _FEW
@@ -85,7 +86,7 @@ def poisson_two_sided(k, lam, delta, mu):
     # Masses relative to exp(top), and derivatives by mu relative to it.
     here = log_poisson(k, mu)
     log_left, log_right = here, here
-    log_up = math.log(mu) + lam  # of the rate mu / a
+    log_up = math.log(mu) + lam  # log of the rate mu / a
     if k == 0.0 or log_up >= math.log(k + 1.0):
         # A / Poisson(k) = 1 + (k / rate) M, and its derivative in units of Poisson(k).
         m = _below(k, math.exp(min(log_up, 700.0))) if k > 0.0 else 0.0
@@ -123,7 +124,7 @@ def _draw_by_rejection(rng, z, lam, mu):
     The conditional is log-concave, and a draw is accepted or rejected from the envelope of Devroye
     (1987), flat around the mode and exponential beyond.
     """
-    # numpy's floor is a double; math.floor would be an integer here, which overflows.
+    # np.floor returns a double; math.floor would return an integer here, which overflows.
     k = np.floor(z)
     left = min(k, np.floor(mu * math.exp(min(lam, 700.0))))
     right = max(k + 1.0, np.floor(mu * math.exp(-lam)))
@@ -154,14 +155,16 @@ def draw_count(rng, z, lam, down, up, mu, masses=None):
     mu : float
         Rate of the count.
     masses : float array (2, 512), optional
-        Room to work in.
+        Scratch space.
 
     Returns
     -------
     float
         The count; NaN if mu or z is NaN or above 9e15.
     """
-    if not (mu >= 0.0 and mu < 9e15 and abs(z) < 9e15 and lam >= 0.0):  # floor gives an integer
+    if not (
+        mu >= 0.0 and mu < 9e15 and abs(z) < 9e15 and lam >= 0.0
+    ):  # math.floor returns an integer
         return math.nan
     k = float(math.floor(z))
     delta = z - k
@@ -171,7 +174,8 @@ def draw_count(rng, z, lam, down, up, mu, masses=None):
     if z <= 0.0:  # every count is on the far side: the law is tilted, not cut
         return float(rng.poisson(right))
     left = mu * up
-    bridge = right if delta == 0.0 else mu * math.exp(lam * (2.0 * delta - 1.0))  # from k to k + 1
+    # (k + 1) times the ratio of the masses at k + 1 and k.
+    bridge = right if delta == 0.0 else mu * math.exp(lam * (2.0 * delta - 1.0))
     mode = k
     if left < k:
         mode = float(math.floor(left))
@@ -223,7 +227,8 @@ def draw_count(rng, z, lam, down, up, mu, masses=None):
 def draw_poisson_two_sided(rng, z, noise, lo, hi, mu):
     """Draw a Poisson count given its release z with noise of scale `noise` on both sides.
 
-    A count has no other ends than [0, inf): lo and hi are those of every draw of its kind.
+    lo and hi are not used, since a Poisson count has no other range than [0, inf); draws of other
+    counts take them.
     """
     lam = 1.0 / noise
     return draw_count(rng, z, lam, math.exp(-lam), math.exp(lam), mu)

@@ -13,10 +13,10 @@ geometric with mass :math:`(1 - \alpha) \alpha^g`, which are Poisson counts of r
     y \mid y + g_1 &\sim \mathrm{Binomial}(y + g_1, \mu / (\mu + \lambda_1)), \\
     \lambda_i \mid g_i &\sim \mathrm{Gamma}(1 + g_i, \text{rate } 1 / \alpha) .
 
-Given y and z the noise has an exact law, too: with :math:`d = z - y`, :math:`\min(g_1, g_2)` is
-geometric of ratio :math:`\alpha^2` and :math:`g_1 - g_2 = d`. So all that is auxiliary is drawn
-afresh, and y is the whole state of the chain. Rates are kept in units of :math:`\alpha` until they
-meet, since :math:`\alpha = e^{-1 / b}` itself underflows.
+Given y and z the law of the noise is known, too: :math:`g_1 - g_2 = d` with :math:`d = z - y`, and
+:math:`\min(g_1, g_2)` is geometric of ratio :math:`\alpha^2`. So all auxiliary variables are drawn
+afresh, and y is the whole state of the chain. Rates are kept in units of :math:`\alpha` until two
+are multiplied, since :math:`\alpha = e^{-1 / b}` itself underflows.
 """
 
 import math
@@ -39,7 +39,7 @@ def draw_rates(rng, y, z, scale):
 
 @jit
 def draw_count(rng, z, alpha, mu, first, second):
-    r"""Draw the count given its release and the rates :math:`\lambda_i / \alpha`; NaN if unusable.
+    r"""Draw the count given its release and the rates :math:`\lambda_i / \alpha`; NaN if invalid.
 
     The binomial law is drawn from the side of the smaller probability, which keeps its digits.
     Returns the sum :math:`y + g_1`, too.
@@ -52,7 +52,7 @@ def draw_count(rng, z, alpha, mu, first, second):
         return math.nan, math.nan
     if mu <= 0.0:
         return 0.0, total
-    odds = alpha * first / mu  # of being noise
+    odds = alpha * first / mu  # odds that a unit of the sum is noise
     if odds > 1.0:
         return float(rng.binomial(int(total), 1.0 / (1.0 + odds))), total
     return total - rng.binomial(int(total), odds / (1.0 + odds)), total
@@ -60,9 +60,9 @@ def draw_count(rng, z, alpha, mu, first, second):
 
 @jit
 def draw_count_augmented(rng, z, alpha, mu, augmentation):
-    """Draw a count as it was published: its rates, `augmentation`, are kept from draw to draw.
+    """Draw a count as in the paper: its rates, `augmentation`, are kept from draw to draw.
 
-    They are drawn anew given everything else.
+    The rates are then drawn given all else.
     """
     y, total = draw_count(rng, z, alpha, mu, augmentation[0], augmentation[1])
     if y >= 0.0:
@@ -100,12 +100,12 @@ def draw_skellam_bessel(rng, y, z, scale, mu):
     Returns
     -------
     ndarray
-        New counts; NaN where a release or a parameter is no number of its kind.
+        New counts; NaN where a release or a parameter is invalid.
     """
     out = np.empty(y.size)
     for i in range(y.size):
         if not (0.0 < scale[i] < math.inf and math.isfinite(z[i])):
-            out[i] = math.nan  # a Gamma law of such a shape is drawn from without end
+            out[i] = math.nan  # the Gamma generator would not return
             continue
         first, second = draw_rates(rng, y[i], z[i], scale[i])
         alpha = math.exp(-1.0 / scale[i]) if scale[i] > 0.0 else math.nan

@@ -1,185 +1,48 @@
 r"""Sums over a count: the law of its noisy release, its derivatives, and exact draws of the count.
 
 With a law f of the count y and noise :math:`\eta(z \mid y)`, both unimodal in y, the terms
-:math:`f(y)\, \eta(z \mid y)` are summed outwards from a mode, each from the last by a ratio; there
-may be two, and it need not be the larger one, nor one at all if it is near, since the ends do not
-depend on where a sum began.
-A side ends where what is left is less than `REST` of the sum. With r the last ratio, what is left
-is at most :math:`t\, r / (1 - r)` after a term t, since ratios of log-concave terms fall; where f
-is not log-concave it is at most :math:`\eta(z \mid y)` on the way down, since f sums to one. Sums
-of more than `_MOST` terms on a side, and counts beyond 2**53, are NaN.
+:math:`f(y)\, \eta(z \mid y)` are summed outwards from a mode, each term from the one before by a
+ratio. If there are two modes, either will do, and so does a point near a mode, since the ends of
+the sum do not depend on where it began. A side ends where the remaining terms are less than `REST`
+of the sum. With r the last ratio, they are at most :math:`t\, r / (1 - r)` after a term t, since
+ratios of log-concave terms fall; where f is not log-concave they are at most :math:`\eta(z \mid y)`
+on the way down, since f sums to one. Sums of more than `_MOST_TERMS` terms on a side, and counts
+beyond 2**53, are NaN.
 """
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
-from pymc_dp.kernels import jit, joined, key_of, part
+from pymc_dp.kernels import jit, part
 from pymc_dp.kernels.counts.laws import CountLaw, zero
+from pymc_dp.kernels.counts.noise import CountNoise, no_slope
 
 REST = 1e-16
-"""What a sum may leave out, relative to itself."""
+"""Share of a sum that may be left out."""
 _LARGE = 1e200  # terms this large are scaled down
 _WHOLE = 2.0**53  # beyond, y + 1 is y
-_MOST = 20_000_000.0  # terms of a sum; seconds
-_BLOCK = 8.0  # terms between looks at what is left: a processor does not foresee where a sum ends
-_STRAIGHT = 4e-15  # of a log density, what is taken for rounding
-_SHORT, _LONG = 8.0, 64.0  # counts along which it may be straight
-_WIDE = 256.0  # counts within which the law hardly bends, so that not all need be summed
-_FINENESS = 4.0  # steps of a width
+_MOST_TERMS = 20_000_000.0  # of a sum, on a side: they take seconds
+_BLOCK = 8.0  # terms between tests whether a sum ends, a branch that processors mispredict
+_WIDE = 256.0  # if a law hardly bends within so many counts, a sum may take every k-th count
+_FINENESS = 4.0  # steps in a width
 _LEVELS, _POINTS = 4, 2000  # halvings of a step, and terms, at most
-_OUT = -45.0  # log of a term that is left out
-_NEAR, _LEVEL = 32.0, 0.5  # counts, and the log of a ratio, within which a mode need not be sought
-
-
-class CountNoise(NamedTuple):
-    """Noise of a release, log-concave in the count; p is the tuple of its parameters.
-
-    Attributes
-    ----------
-    key : of compiled code; None if it cannot be kept.
-    center : ``(z, p)`` to a count from which z might have come.
-    log_noise : ``(z, y, p)`` to log eta(z | y).
-    begin : ``(z, y, p)`` to two states, for steps from y to y + side, y + 2 side, ..., of side 1
-        and of side -1.
-    advance : ``(z, y, side, state, p)`` to eta(z | y + side) / eta(z | y) and the next state.
-    slope : ``(z, y, p)`` to the derivative of log eta by z; 0 where z is discrete.
-    """
-
-    key: str | None
-    center: Callable
-    log_noise: Callable
-    begin: Callable
-    advance: Callable
-    slope: Callable
-
-    @classmethod
-    def of(cls, *functions: Callable) -> "CountNoise":
-        """Return noise whose functions have keys themselves."""
-        return cls(key_of(functions), *functions)
-
-
-# --- exp(-lam |z - y| - tau (z - y)^2 / 2), p = (lam, tau) ----------------------------------------
-
-
-@jit
-def _itself(z, p):
-    return z
-
-
-@jit
-def _additive_log_noise(z, y, p):
-    e = z - y
-    return -p[0] * abs(e) - 0.5 * p[1] * e * e
-
-
-@jit
-def _additive_begin(z, y, p):
-    up = down = fall = decay = 1.0
-    if p[1] != 0.0:
-        e, fall = p[1] * (z - y), math.exp(-p[1])
-        up, down = math.exp(e - 0.5 * p[1]), math.exp(-e - 0.5 * p[1])
-    if p[0] != 0.0:
-        decay = math.exp(-p[0])
-    return (up, fall, decay, 1.0 / decay), (down, fall, decay, 1.0 / decay)
-
-
-@jit
-def _additive_advance(z, y, side, state, p):
-    normal, fall, decay, rise = state
-    if p[0] == 0.0:
-        return normal, (normal * fall, fall, decay, rise)
-    ahead = side * (z - y)
-    if ahead <= 0.0:
-        factor = decay
-    elif ahead >= 1.0:
-        factor = rise
-    else:
-        factor = math.exp(p[0] * (2.0 * ahead - 1.0))
-    return normal * factor, (normal * fall, fall, decay, rise)
-
-
-@jit
-def _additive_slope(z, y, p):
-    e = z - y
-    return -p[1] * e - (p[0] if e >= 0.0 else -p[0])  # at a kink, from the right
-
-
-@jit
-def _no_slope(z, y, p):
-    return 0.0
-
-
-ADDITIVE = CountNoise.of(
-    _itself, _additive_log_noise, _additive_begin, _additive_advance, _additive_slope
-)
-ADDITIVE_ON_LATTICE = CountNoise.of(*ADDITIVE[1:-1], _no_slope)
-
-
-def stepwise(
-    center: Callable, log_noise: Callable, slope: Callable | None, key: str | None
-) -> CountNoise:
-    """Noise known by its log density only; these functions take p unpacked."""
-    key = joined(key_of(stepwise), key)
-
-    @part
-    def find_center(z, p):
-        found = center(z, *p)
-        return z if math.isnan(found) else found
-
-    @part
-    def log_density(z, y, p):
-        return log_noise(z, y, *p)
-
-    @part
-    def begin(z, y, p):
-        state = log_noise(z, y, *p), math.nan, 1.0, 0.0, _SHORT
-        return state, state
-
-    @part
-    def advance(z, y, side, state, p):
-        here, rise, factor, left, leap = state
-        if left > 0.0:
-            return factor, (here + rise, rise, factor, left - 1.0, leap)
-        ahead = log_noise(z, y + side, *p)
-        if ahead == -math.inf:  # beyond the reach of the noise, as the next may be, too
-            return 0.0, (ahead, math.nan, 0.0, 0.0, _SHORT)
-        before, rise = rise, ahead - here
-        factor = math.exp(rise)
-        slack = _STRAIGHT * (1.0 + abs(here))
-        if not abs(rise - before) <= slack:
-            return factor, (ahead, rise, factor, 0.0, _SHORT)
-        # What is log-concave, and straight to its end, is straight between.
-        all_the_way = log_noise(z, y + side * leap, *p) - here
-        if not abs(all_the_way - leap * rise) <= leap * slack:
-            return factor, (ahead, rise, factor, 0.0, _SHORT)
-        rise = all_the_way / leap
-        factor = math.exp(rise)
-        return factor, (here + rise, rise, factor, leap - 1.0, min(2.0 * leap, _LONG))
-
-    if slope is None:
-        return CountNoise(key, find_center, log_density, begin, advance, _no_slope)
-
-    @part
-    def by_z(z, y, p):
-        return slope(z, y, *p)
-
-    return CountNoise(key, find_center, log_density, begin, advance, by_z)
-
-
-# --- The sum ------------------------------------------------------------------------------------
+_OUT = -45.0  # log of a term, relative to the largest, that is left out
+_NEAR, _LEVEL = (
+    32.0,
+    0.5,
+)  # distance in counts, and log of a ratio, up to which no mode is searched for
 
 
 def _make_mode(law: CountLaw, noise: CountNoise) -> Callable:
-    """Make ``(z, p, theta, lo, hi)`` to about the largest term in [lo, hi]."""
+    """Make ``(z, p, theta, lo, hi)`` to the count of about the largest term in [lo, hi]."""
     odds, law_mode, log_noise, find_center = law.odds, law.mode, noise.log_noise, noise.center
 
     @part
     def rise(y, z, center, p, theta):
         here, ahead = log_noise(z, y, p), log_noise(z, y + 1.0, p)
-        if here == -math.inf:  # away from what could not have been released
+        if here == -math.inf:  # z cannot have come from y: walk to the center
             return math.inf if y < center else -math.inf
         more, less = odds(y, theta)
         return math.log(more / less) + ahead - here
@@ -221,14 +84,14 @@ def _make_walk(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable]:
 
     @part
     def leap(z, y, side, state, p, theta):
-        """Return the next count, what law and noise change by on the way, and the next state."""
+        """Return the next count, the ratios of law and noise on the way, and the next state."""
         factor, state = advance(z, y, side, state, p)
         more, less = odds(y if side > 0.0 else y - 1.0, theta)
         return y + side, more / less if side > 0.0 else less / more, factor, state
 
     @part
     def ends(y, side, term, ratio, factor, total, law_there, concave, theta):
-        """Whether what is left is less than `REST` of the sum; NaN ends it, too."""
+        """Whether the remaining terms are less than `REST` of the sum; NaN ends it, too."""
         if side > 0.0:
             ratio *= growth(y - 1.0, theta)
         elif not concave:
@@ -239,13 +102,13 @@ def _make_walk(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable]:
 
 
 def _make_wide_sum(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable]:
-    """Make the sum over every some counts, of terms that hardly change between these.
+    """Make the sum over every k-th count, for terms that hardly change between neighbours.
 
-    The rule of trapezoids is right to all digits for what is smooth, from a step of half a standard
-    deviation on. Two steps have to agree; where they do not, as at most kinks, all is summed.
+    For smooth terms the trapezoidal rule has all digits once its step is half a standard deviation.
+    Two steps have to agree; where they do not, as at most kinks, all terms are summed.
     """
     odds, log_mass, log_noise, start = law.odds, law.log_mass, noise.log_noise, law.start
-    bent, smooth, slope = law.change is not zero, noise.slope is not _no_slope, noise.slope
+    bent, smooth, slope = law.change is not zero, noise.slope is not no_slope, noise.slope
 
     @part
     def is_wide(mode, lo, hi, theta):
@@ -260,7 +123,7 @@ def _make_wide_sum(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable
 
     @part
     def climb(mode, lo, hi, z, p, theta, top):
-        """Return the largest term: that of small steps is lost in rounding far out."""
+        """Return the count of the largest term, which rounding hides from small steps far out."""
         here, w = 0.0, _WIDE
         while w >= _WIDE:
             moved = False
@@ -285,7 +148,8 @@ def _make_wide_sum(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable
     def wide_sum(mode, lo, hi, z, p, theta, top):
         """Return the log of the sum, and the means of y, T and the slope.
 
-        The first is NaN where it is not found, and infinite where no other way will find it.
+        The first is NaN where the steps do not agree, and infinite where the sum is too wide for a
+        sum term by term, too.
         """
         mode = climb(mode, lo, hi, z, p, theta, top)
         top = log_mass(mode, theta) + log_noise(z, mode, p)
@@ -315,7 +179,7 @@ def _make_wide_sum(law: CountLaw, noise: CountNoise) -> tuple[Callable, Callable
                 log_p = top + math.log(total * step)
                 return log_p, mode + first / total, t_mode + extra / total, slopes / total
             before, step = total * step, max(1.0, np.floor(0.5 * step))
-        too_wide = min(up, down) > _MOST / 8.0  # to be summed one by one
+        too_wide = min(up, down) > _MOST_TERMS / 8.0  # for a sum term by term
         return math.inf if too_wide else math.nan, math.nan, math.nan, math.nan
 
     return is_wide, wide_sum
@@ -328,7 +192,7 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
     log_noise, begin, slope = noise.log_noise, noise.begin, noise.slope
     find_center = noise.center
     find_mode, (leap, ends) = _make_mode(law, noise), _make_walk(law, noise)
-    bent, smooth = law.change is not zero, noise.slope is not _no_slope
+    bent, smooth = law.change is not zero, noise.slope is not no_slope
     is_wide, wide_sum = _make_wide_sum(law, noise)
 
     @jit
@@ -346,7 +210,7 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
             below = math.exp(log_noise(z, lo - 1.0, p) - log_top)
             return (log_top + log_law, slope(z, lo, p), *edge(above, below, theta))
         concave = growth(lo, theta) == 1.0
-        # Where the law is not log-concave, a spike may stand apart from the mode.
+        # If the law is not log-concave, steps may miss a spike apart from the mode.
         if concave and is_wide(mode, lo, hi, theta):
             log_p, mean, t_mean, slopes = wide_sum(mode, lo, hi, z, p, theta, log_top + log_law)
             if log_p == math.inf:
@@ -361,7 +225,7 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
             y, t, term, law_there = mode, 0.0, scale, math.exp(log_law)
             state, end = (above, hi) if side > 0.0 else (below, lo)
             while y != end:
-                if abs(y - mode) > _MOST:
+                if abs(y - mode) > _MOST_TERMS:
                     total = math.nan
                     break
                 stop = side * min(side * end, side * y + block)
@@ -400,8 +264,8 @@ def make_count_sum(law: CountLaw, noise: CountNoise) -> Callable:
 def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
     """Make ``(rng, z, p, theta, lo, hi, step, rest)`` to an exact draw of the count, in [lo, hi].
 
-    It is one of `rest` + `step` k, k whole, all counts by default. A release of another form may
-    have left these only; law and noise are walked through as ever, what lies between is skipped.
+    The count is one of `rest` + `step` k, k whole; all counts by default. Another release may leave
+    only these possible; law and noise are walked through count by count, and the others skipped.
     """
     valid, support, log_mass, growth = law.valid, law.support, law.log_mass, law.growth
     log_noise, begin, find_center = noise.log_noise, noise.begin, noise.center
@@ -422,25 +286,25 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
         concave = growth(lo, theta) == 1.0
         starts = begin(z, mode, p)
         # Two rounds of the same walk: the first finds the sum, the second where it is exceeded.
-        target, found = math.inf, math.nan
+        target, last = math.inf, math.nan
         for _ in range(2):
             total = 0.0
             if step == 1.0 or (mode - rest) % step == 0.0:
-                total, found = 1.0, mode
+                total, last = 1.0, mode
             if total > target:
                 return mode
             for side in (1.0, -1.0):
                 y, term, law_there = mode, 1.0, math.exp(log_law)
                 state, end = (starts[0], hi) if side > 0.0 else (starts[1], lo)
                 while y != end:
-                    if abs(y - mode) > _MOST:
+                    if abs(y - mode) > _MOST_TERMS:
                         return math.nan
                     y, law_ratio, factor, state = leap(z, y, side, state, p, theta)
                     law_there *= law_ratio
                     ratio = law_ratio * factor
                     term *= ratio
                     if step == 1.0 or (y - rest) % step == 0.0:
-                        total, found = total + term, y
+                        total, last = total + term, y
                         if total > target:
                             return y
                     if ends(y, side, term, ratio, factor, total, law_there, concave, theta):
@@ -448,6 +312,6 @@ def make_count_draw(law: CountLaw, noise: CountNoise) -> Callable:
             if total == 0.0:
                 return math.nan
             target = total * rng.random()
-        return found  # the sum itself, but for rounding
+        return last  # target equals the sum, but for rounding
 
     return count_draw

@@ -1,9 +1,9 @@
 r"""Tables of counts whose cells, and sums of cells, were released with noise.
 
-Release m has the value z_m, noise of rate lam_m and precision tau_m around
-:math:`S_m = \sum_i a_{mi} y_i`, its log density being -lam |z - S| - tau (z - S)^2 / 2 up to a
-constant. As a function of one cell, or of one of two cells with a fixed sum, that is again such an
-expression for every release, so that the cell is drawn exactly by `kernels.counts.sums`.
+Release m has the value z_m, noise of rate lam_m and precision tau_m around :math:`S_m = \sum_i
+a_{mi} y_i`, its log density being -lam |z - S| - tau (z - S)^2 / 2 up to a constant. As a function
+of one cell, or of one of two cells with a fixed sum, the log density of every release has the same
+form, so that the cell is drawn exactly by `kernels.counts.sums`.
 """
 
 import math
@@ -16,7 +16,8 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.counts.laws import BINOMIAL, POISSON, CountLaw
-from pymc_dp.kernels.counts.sums import CountNoise, make_count_draw
+from pymc_dp.kernels.counts.noise import CountNoise
+from pymc_dp.kernels.counts.sums import make_count_draw
 
 
 class Releases(NamedTuple):
@@ -24,9 +25,9 @@ class Releases(NamedTuple):
 
     Attributes
     ----------
-    z, lam, tau : value, rate and precision of every sum.
+    z, lam, tau : released value, rate and precision of every sum.
     first : the entries of cell i are first[i] ... first[i + 1] - 1.
-    which, weight : of every entry, the sum and the coefficient a of the cell in it.
+    which, weight : for every entry, the sum, and the coefficient a of the cell in that sum.
     """
 
     z: np.ndarray
@@ -38,14 +39,15 @@ class Releases(NamedTuple):
 
 
 class Gaps(NamedTuple):
-    """Which counts whole-number noise leaves possible, where a statistic is not whole for all.
+    """Counts that are possible under whole-number noise, where statistics have fractions.
 
     Attributes
     ----------
-    step, rest : of cell i, the possible counts are rest[i] + step[i] k; 0 for cells of a sum below.
+    step, rest : the possible counts of cell i are rest[i] + step[i] k; step is 0 for a cell that is
+        drawn with its sum.
     first, cells : the cells of sum g are cells[first[g]], ..., cells[first[g + 1] - 1].
-    which, sum_step, sum_rest : of every sum, the release that it alone is in, and its possible
-        values. Its cells are in no other.
+    which : for every sum, the release of the sum alone. Its cells are in no other release.
+    sum_step, sum_rest : the possible values of every sum.
     """
 
     step: np.ndarray
@@ -106,7 +108,7 @@ def _slope(z, y, p):
 
 SEVERAL = CountNoise.of(_center, _log_noise, _begin, _advance, _slope)
 
-# --- What the releases say of a cell --------------------------------------------------------------
+# --- The releases as noise of a cell --------------------------------------------------------------
 
 
 @jit
@@ -140,7 +142,7 @@ def _gather(releases, sums, y, i, j, kinks, lam, decay):
             if side == 0:
                 slope = releases.weight[e] - (_coefficient(releases, j, m) if j >= 0 else 0.0)
             elif _coefficient(releases, i, m) != 0.0:
-                continue  # met with the first cell
+                continue  # counted with the first cell
             else:
                 slope = -releases.weight[e]
             if slope == 0.0:
@@ -216,10 +218,10 @@ def _draw_pair(rng, y, rates, i, j, releases, gaps, sums, scratch):
     a, b = gaps.step[i], gaps.step[j]
     if total == 0.0 or i == j or a * b == 0.0:
         return True
-    step = a * b / math.gcd(int(a), int(b))  # keeps both possible
+    step = a * b / math.gcd(int(a), int(b))  # keeps both counts possible
     share = rates[i] / both
     if share == 0.0 or share == 1.0:
-        if step > 1.0:  # all of them in one cell may be impossible
+        if step > 1.0:  # one cell with all of the total may be impossible
             return True
         drawn = total * share
     else:
@@ -258,8 +260,8 @@ def pair_sweep(rng, y, rates, block, releases, gaps):
 def sum_sweep(rng, y, rates, releases, gaps):
     """Draw Poisson cells with the sum they are in.
 
-    Their sum is Poisson, and given it they are multinomial: that is a draw of all of them from
-    their joint conditional, which moves by one cell do not find a way through. It returns whether
+    The sum of the cells is Poisson, and given the sum the cells are multinomial: that draws all of
+    them from their joint conditional, in which moves of single cells are stuck. It returns whether
     every sum could be drawn.
     """
     kinks, lam, decay = np.empty(1), np.empty(1), np.empty(1)
@@ -271,7 +273,7 @@ def sum_sweep(rng, y, rates, releases, gaps):
         kinks[0], lam[0] = where, releases.lam[m] * abs(weight)
         decay[0] = math.exp(-lam[0])
         p = (precision, where, kinks, lam, decay, 1 if lam[0] > 0.0 else 0)
-        rate = np.cumsum(rates[cells])  # of the first cells together
+        rate = np.cumsum(rates[cells])  # rates of the sums of the first cells
         law, step, rest = (rate[-1],), gaps.sum_step[g], gaps.sum_rest[g]
         left = _draw_poisson(rng, 0.0, p, law, -math.inf, math.inf, step, rest)
         if math.isnan(left):

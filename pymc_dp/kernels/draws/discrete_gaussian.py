@@ -7,8 +7,8 @@ Poisson's formula,
 
     \sum_k e^{-k^2 / (2 \sigma^2)} = \sqrt{2 \pi}\, \sigma \sum_k e^{-2 \pi^2 \sigma^2 k^2},
 
-for a large one. A part of the sum, on one side of 0, is taken outwards term by term where few terms
-matter, and else by the Euler-Maclaurin formula with the ends half a step out,
+for a large one. A partial sum on one side of 0 is taken term by term where few terms matter, and
+else by the Euler-Maclaurin formula with the ends half a step out,
 
 .. math::
 
@@ -20,8 +20,8 @@ like :math:`(\delta / 2 \pi)^{2j}`: six of them leave out less than rounding for
 :math:`\delta \le 1/4` and :math:`\sigma \ge 8`. Where the slope is larger, 150 terms
 are all that matters.
 
-Derivatives with respect to :math:`\log\sigma` come along: that of the log of a partial sum is the
-mean of :math:`k^2 / \sigma^2` over it.
+Derivatives with respect to :math:`\log\sigma` are returned, too: that of the log of a partial sum
+is the mean of :math:`k^2 / \sigma^2` over it.
 """
 
 import math
@@ -34,7 +34,7 @@ from pymc_dp.kernels.functions.count_masses import HALF_LOG_2PI
 from pymc_dp.kernels.functions.normal_mass import _half_normal_parts
 
 REST = 1e-17  # Share of a sum that may be left out: less than its rounding.
-_FEW = 64.0  # so many terms are summed without further thought
+_FEW = 64.0  # sums of up to so many terms are always taken term by term
 _BERNOULLI = [
     Fraction(1, 6),
     Fraction(-1, 30),
@@ -58,7 +58,7 @@ def log_normaliser(sigma):
 
     The derivative is the variance in units of sigma^2.
     """
-    if not 0.0 < sigma < math.inf:  # a loop to infinity would not end
+    if not 0.0 < sigma < math.inf:  # the loops below would not end
         return math.nan, math.nan
     if sigma < 1.0:
         rest, second, k = 0.0, 0.0, 1.0
@@ -150,7 +150,7 @@ def _integrated(first, last, sigma):
         plain, weighted = _end_correction(b, sigma)
         total += plain * end
         second += weighted * end
-    # So far in units of g(a): a^2 - f^2 = 1/4 - f
+    # From units of g(a) to units of g(f): a^2 - f^2 = 1/4 - f
     shift = math.exp(0.5 * ((first - 0.25) / sigma) / sigma)
     return total * shift, second * shift
 
@@ -220,7 +220,7 @@ def quantile(p, sigma):
         return -math.inf
     if p == 1.0:
         return math.inf
-    # A probability that is met but for rounding counts as met.
+    # P(K <= k) may fall short of p by rounding.
     log_p = math.log(p)
     target = log_p - 4.0 * 2.0**-52 * (1.0 - log_p)
     # Gallop away from 0 until low < quantile <= high, then bisect.

@@ -1,4 +1,4 @@
-"""One of a list, by the logs of weights."""
+"""Draws of an index from the logs of weights."""
 
 import math
 

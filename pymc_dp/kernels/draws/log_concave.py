@@ -8,8 +8,8 @@ noise, with or without a finite range, is one member of the family
     h(s) = p \log s - \beta s - \tfrac{1}{2} \tau (s - m)^2 - \lambda |z - s|,
     \qquad s \in [l, u],
 
-which is log-concave for :math:`p \ge 0`. Its mode is known in closed form, so that it is drawn
-without any special function: flat at the height of the mode in the middle, tangents beyond
+which is log-concave for :math:`p \ge 0`. Its mode is known in closed form, so that draws need no
+special function: the envelope is flat around the mode, and a tangent of h beyond on either side
 (Devroye, 1986, chapter VII.2). Everything is evaluated relative to the mode, so that nothing
 cancels when :math:`p` is :math:`10^9` or :math:`z` lies a thousand noise scales away.
 """
@@ -29,7 +29,7 @@ def _draw_envelope(rng, mode, left, h_left, s_left, right, h_right, s_right, lo,
 
     `left <= mode <= right` are tangent points with heights `h <= 0` and slopes `s`
     (`s_left >= 0 >= s_right`). Returns the draw and the log height of the envelope there.
-    A zero slope means: flat up to the end of the range (which is finite then).
+    A slope of zero means that the envelope is flat up to the end of the range, which is finite.
     """
     flat_left = lo
     area_left = 0.0
@@ -93,8 +93,8 @@ def draw_log_concave(rng, p, beta, tau, m, lam, z, lo, hi):
     """
     if p > 0.0 and lo < 0.0:
         lo = 0.0
-    # The mode: stationary point left of z, right of z, or the kink at z. Stationary points are
-    # those of p/s - (beta -+ lam - tau m) - tau s.
+    # The mode is a stationary point left or right of z, or the kink at z. Stationary points are
+    # roots of p/s - (beta -+ lam - tau m) - tau s.
     if p == 0.0 and tau > 0.0:
         mode_left = m - (beta - lam) / tau
         mode_right = m - (beta + lam) / tau
@@ -114,15 +114,15 @@ def draw_log_concave(rng, p, beta, tau, m, lam, z, lo, hi):
     if p > 0.0:
         slope += p / mode
         curvature += p / (mode * mode)
-    slope_down = slope + (lam if mode <= z else -lam)  # of h, just left of the mode
-    slope_up = slope + (lam if mode < z else -lam)  # of h, just right of it
+    slope_down = slope + (lam if mode <= z else -lam)  # slope of h just left of the mode
+    slope_up = slope + (lam if mode < z else -lam)  # slope of h just right of the mode
     right = mode + _unit_drop(max(-slope_up, 0.0), curvature)
     left = mode - _unit_drop(max(slope_down, 0.0), curvature)
     if left <= lo:
         left = 0.5 * (mode + lo)
     if right >= hi:
         right = 0.5 * (mode + hi)
-    # A side that is narrower than the spacing of the numbers around the mode has no room.
+    # A side that is narrower than the spacing of doubles at the mode is empty.
     if left >= mode:
         lo = mode
     if right <= mode:

@@ -1,4 +1,4 @@
-"""Many Poisson numbers of one rate."""
+"""Draws of many Poisson numbers with one rate."""
 
 import math
 
@@ -11,8 +11,8 @@ from pymc_dp.kernels import jit
 def draw_poisson(rng, rate, n):
     """Draw n Poisson numbers by inversion, from a table with an index into it.
 
-    The table leaves out less than 2^-53 of the mass on either side, which a uniform double cannot
-    tell. Where it would be longer than is worth the while, each number is drawn on its own.
+    The table leaves out less than 2^-53 of the mass on either side, less than the resolution of a
+    uniform double. For few numbers, where a table does not pay, each is drawn on its own.
     """
     out = np.empty(n, dtype=np.int64)
     spread = 9.0 * math.sqrt(rate) + 30.0
@@ -31,7 +31,9 @@ def draw_poisson(rng, rate, n):
         mass[k] = mass[k + 1] * (low + k + 1) / rate
     below = np.cumsum(mass)
     below /= below[-1]
-    first = np.empty(size, dtype=np.int64)  # where to begin for u in [j / size, (j + 1) / size)
+    first = np.empty(
+        size, dtype=np.int64
+    )  # where the search begins for u in [j / size, (j + 1) / size)
     k = 0
     for j in range(size):
         while below[k] * size <= j:

@@ -1,7 +1,7 @@
 """Banded matrices of a time series, in time linear in its length.
 
 Row k of an array holds the entries k places below the diagonal: ``a[k, i]`` is A_{i, i - k}. The
-first k of row k are not looked at.
+first k entries of row k are not used.
 """
 
 import math
@@ -13,7 +13,7 @@ from pymc_dp.kernels import jit
 
 @jit
 def factor_banded(a):
-    """Return the lower L with LL' = a; NaN from where on there is none."""
+    """Return the lower L with LL' = a; NaN from the first pivot on that is not positive."""
     p, n = a.shape[0] - 1, a.shape[1]
     root = np.zeros_like(a)
     for i in range(n):

@@ -1,4 +1,4 @@
-r"""Modified Bessel functions, and the Skellam and Bessel laws that are made of them.
+r"""Modified Bessel functions, and the Skellam and Bessel laws, whose masses contain them.
 
 With :math:`w = \sqrt{v^2 + x^2}` and :math:`q = v^2 / w^2`, Debye's expansion [1]_ is one in 1/w:
 
@@ -42,8 +42,8 @@ _TERMS = 13
 
 
 def _debye_coefficients() -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients in q of A_j, and of what makes of their sum that of the derivative of I."""
-    u = [Fraction(1)]  # of U_j(p), in powers of p
+    """Coefficients in q of A_j, and of the terms that the expansion of the derivative of I adds."""
+    u = [Fraction(1)]  # coefficients of U_j(p), in powers of p
     a = np.zeros((_TERMS, _TERMS))
     b = np.zeros((_TERMS, _TERMS))
     for j in range(_TERMS):
@@ -146,7 +146,7 @@ def draw_bessel(rng, v, a):
         return 0.0
     mode = math.floor(0.5 * a * (a / (math.hypot(v, a) + v)))
     if mode < 4.0:
-        # Count up; the ratio of neighbours is rational.
+        # Inversion from 0 upwards, by ratios of neighbouring masses.
         y = 0.25 * a * a
         u = rng.random()
         k, p = 0.0, math.exp(log_bessel(0.0, v, a))
@@ -171,7 +171,7 @@ def _skellam_parts(k, mu1, mu2):
         logp = log_poisson(k, mu1) if mu2 <= 0.0 else -mu2 if k == 0.0 else -math.inf
         if logp == -math.inf:
             return logp, 0.0, 0.0
-        # One count is k or nothing; the first one of the other kind would change k.
+        # One rate is 0; the derivative by it compares with one event of its count.
         by_1 = k / mu1 - 1.0 if mu1 > 0.0 else -1.0
         by_2 = mu1 / (k + 1.0) - 1.0
         return logp, by_1, by_2
@@ -215,7 +215,7 @@ def _sum_outwards(start, step, skellam, first, second):
     while True:
         term = math.exp(_log_mass(j, skellam, first, second) - top)
         total += term
-        # The ratio of neighbours falls, so that what is left is less than a geometric series.
+        # The ratio of neighbours falls: the remaining terms are less than a geometric series.
         if term <= before and term * term <= 1e-17 * total * (before - term):
             return top + math.log(total)
         before = term

@@ -26,7 +26,7 @@ _ERRORS = np.array(
         0.00833056343336287,
         0.007573675487951841,
     ]
-)  # of 0, 1, ...
+)  # Stirling errors of 0, 1, ...
 
 
 @jit
@@ -70,8 +70,8 @@ def log_poisson(k, mean):
 def log_binomial(c, n, p, q):
     """Log mass of the Binomial(n, p) law at an integer c, q = 1 - p.
 
-    Gamma functions of n = 1e9 alone would leave 5 digits; here the error is a few units in the
-    last place of the largest of the terms, 1e-11 near the mean.
+    Log gamma functions would leave 5 digits at n = 1e9; here the error is a few units in the last
+    place of the largest term, 1e-11 near the mean.
     """
     if c < 0.0 or c > n:
         return -math.inf
@@ -95,7 +95,7 @@ def log_sigmoid(x):
 
 @jit
 def log_binomial_of_logs(c, n, log_p, log_q):
-    """`log_binomial`, 0 <= c <= n, of the logs of p and q: right where one of these underflows."""
+    """`log_binomial`, 0 <= c <= n, of the logs of p and q: accurate where p or q underflows."""
     if c == 0.0:
         return n * log_q
     if c == n:

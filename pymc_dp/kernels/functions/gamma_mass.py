@@ -93,7 +93,7 @@ def _gamma_core(t, z, lo, hi, a, beta):
             width = math.inf
             if lo > 0.0:
                 width = math.log1p((hi - lo) / lo)
-            total, first, drop = g_parts(a, abs(excess), x, width)  # no -0.0, however compiled
+            total, first, drop = g_parts(a, abs(excess), x, width)  # abs: never -0.0
             mu = rise / a
             ratio = beta * hi / a
             back = hi * (drop / total)

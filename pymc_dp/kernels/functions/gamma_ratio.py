@@ -122,7 +122,7 @@ def g_parts(a, gap, x, width):
             r = DROP / x
             reach = min(DROP / gap, r + math.sqrt(2.0 * r))
         else:
-            # 1 - e^-y >= .57 y as far as this reaches.
+            # 1 - e^-y >= .57 y for all y up to this reach.
             reach = DROP / (a - 0.57 * x)
         return _quadrature(gap, x, -1.0, 0.0, min(reach, width))
     if x < -60.0:

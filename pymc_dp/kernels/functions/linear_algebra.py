@@ -1,4 +1,4 @@
-"""Small matrices: their upper Cholesky factors, and what is computed with these."""
+"""Upper Cholesky factors of small matrices, and solutions, inverses and determinants by them."""
 
 import math
 
@@ -56,14 +56,14 @@ def solve_upper(u, b):
 def inverse(u):
     """Return the inverse of U'U for an upper U."""
     k = u.shape[0]
-    own = np.zeros((k, k))
+    upper_inverse = np.zeros((k, k))
     for i in range(k - 1, -1, -1):
-        own[i, i] = 1.0 / u[i, i]
+        upper_inverse[i, i] = 1.0 / u[i, i]
         for m in range(i + 1, k):
             c = u[i, m] / u[i, i]
             for j in range(m, k):
-                own[i, j] -= c * own[m, j]
-    return own @ own.T
+                upper_inverse[i, j] -= c * upper_inverse[m, j]
+    return upper_inverse @ upper_inverse.T
 
 
 @jit

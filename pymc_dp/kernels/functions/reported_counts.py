@@ -11,9 +11,9 @@ independent draws, so that
 k being the ones that were reported truthfully. The terms are log-concave in k, and :math:`P(Z = z)`
 is in z, as a sum of independent Bernoulli variables. Once neighbouring terms fall by the ratio
 r < 1, those that follow add up to at most r / (1 - r) times the last one: a sum outwards from its
-largest term can therefore stop as soon as what is left out is provably below `REST` of it.
+largest term can therefore stop as soon as the remaining terms are provably below `REST` of it.
 
-Derivatives with respect to :math:`\lambda` come along: that of :math:`\log P(Z = z)` is
+Derivatives with respect to :math:`\lambda` are returned, too: that of :math:`\log P(Z = z)` is
 :math:`E[M \mid z] - n t` for the number M of truthful reports.
 """
 
@@ -59,7 +59,7 @@ def log_count_mass(z, c, n, log_odds):
     w = math.exp(2.0 * log_odds)
     top = _largest_term(z, c, n, w)
     total = 1.0
-    first = 0.0  # of k - top
+    first = 0.0  # sum of (k - top) times terms
     term, k, last = 1.0, top, min(c, z)
     while k < last:
         up, down = _growth(k, z, c, n, w)
@@ -156,7 +156,7 @@ def log_count_interval(lower, upper, c, n, log_odds):
 
 @jit
 def _binomial_mode(n, log_odds):
-    """Return the odds, the mode, its probability and that of what is below it."""
+    """Return the odds, the mode, the probability of the mode and that of all smaller counts."""
     odds = math.exp(log_odds)
     mode = np.floor((n + 1.0) * math.exp(log_sigmoid(log_odds)))
     mode = min(max(mode, 0.0), n)
@@ -202,10 +202,10 @@ def count_quantile(p, c, n, log_odds):
     if p == 1.0:
         return n
     if c == n and 1e-4 < p < 1.0 - 1e-4:  # further out the sums would cancel
-        found = _binomial_quantile(p, n, *_binomial_mode(n, log_odds))
-        if not math.isnan(found):
-            return found
-    # A probability that is met but for rounding counts as met.
+        quantile = _binomial_quantile(p, n, *_binomial_mode(n, log_odds))
+        if not math.isnan(quantile):
+            return quantile
+    # P(Z <= z) may fall short of p by rounding.
     log_p = math.log(p)
     target = log_p - 4.0 * 2.0**-52 * (1.0 - log_p)
     low, high = 0.0, n
@@ -222,20 +222,20 @@ def count_quantile(p, c, n, log_odds):
 def binomial_quantiles(p, n, log_odds):
     """Return quantiles of Binomial(n[j], sigmoid(log_odds[i, j])) for an array p[i, j].
 
-    Sums are kept for the next row, so that rows of equal laws should follow each other.
+    Sums at the mode are kept for the next row: rows with equal laws should follow each other.
     """
     out = np.empty_like(p)
     for j in range(p.shape[1]):
         known = math.nan
         kept = (0.0, 0.0, 0.0, 0.0)
         for i in range(p.shape[0]):
-            found = math.nan
+            quantile = math.nan
             if 1e-4 < p[i, j] < 1.0 - 1e-4:
                 if log_odds[i, j] != known:
                     known = log_odds[i, j]
                     kept = _binomial_mode(n[j], known)
-                found = _binomial_quantile(p[i, j], n[j], *kept)
-            if math.isnan(found):
-                found = count_quantile(p[i, j], n[j], n[j], log_odds[i, j])
-            out[i, j] = found
+                quantile = _binomial_quantile(p[i, j], n[j], *kept)
+            if math.isnan(quantile):
+                quantile = count_quantile(p[i, j], n[j], n[j], log_odds[i, j])
+            out[i, j] = quantile
     return out

@@ -1,8 +1,8 @@
 r"""Anchored tilted masses of the Normal and the Gamma law, as scalar numba functions.
 
 Laplace noise with rate :math:`\lambda` is exponential on either side of the released value
-:math:`z`, so everything that is asked about a confidential statistic :math:`s` with density
-:math:`f` follows from one primitive,
+:math:`z`, so that the density, the moments and the gradients of a confidential statistic :math:`s`
+with density :math:`f` follow from one primitive,
 
 .. math::
 

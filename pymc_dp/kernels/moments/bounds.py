@@ -3,8 +3,8 @@ r"""The feasible region of a simple regression whose rows are publicly known to 
 Sums of n rows in the unit square satisfy :math:`0 \le S_{xx} \le S_x \le n`,
 :math:`0 \le S_{yy} \le S_y \le n`, :math:`\max(0, S_x + S_y - n) \le S_{xy} \le \min(S_x, S_y)`,
 and their matrix of products is positive definite. The line meets the square, and the variance of
-the errors is at most 1/4 (Kazan & Reiter, 2024, with their error on the variance mended). Any other
-box is mapped to the unit square.
+the errors is at most 1/4 (Kazan & Reiter, 2024, with their bound of the variance corrected). Any
+other box is mapped to the unit square.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ def feasible_sums(s, n, box):
 
 @jit
 def feasible_parameters(theta, sigma2, box):
-    """Say whether the line meets the box, and the errors' variance is one of values in it."""
+    """Say whether the line meets the box, and values in the box can have the errors' variance."""
     ax, bx, ay, by = box
     left, right = theta[0] + theta[1] * ax, theta[0] + theta[1] * bx
     meets = max(left, right) >= ay and min(left, right) <= by

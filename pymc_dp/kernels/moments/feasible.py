@@ -20,9 +20,9 @@ from pymc_dp.kernels.draws.listed import draw_listed
 from pymc_dp.kernels.draws.log_concave import draw_log_concave
 from pymc_dp.kernels.functions.tilting import normal_log_tilted_mass
 
-# The mode, its distances to these falls of the log integrand on either side, and the kinks: the
-# released variance, and where the range of the mean crosses the released mean or the law's mean,
-# with layers of the width of the noise and of the law around them.
+# Edges are put at the mode, on either side of it where the log integrand has fallen by FALLS, and
+# at kinks: the released variance, and where the range of the mean crosses the released mean or the
+# law's mean, with layers of so many widths of the noise or the law around them.
 FALLS = np.array([0.7, 3.0, 12.0, 40.0])
 LAYERS = np.array([-6.0, -1.0, 0.0, 1.0, 6.0])
 EDGES = 1 + 2 * FALLS.size + 1 + 2 * LAYERS.size

@@ -33,7 +33,7 @@ class GaussianModel(NamedTuple):
 
     Noise enters as a Laplace rate `lam` (1/scale) or a Gaussian precision `tau`, 0 where the
     statistic was not released under that noise. `has_mean` and `has_var` are 1.0 for statistics
-    that are part of the chain and 0.0 for those that are integrated out trivially.
+    that are part of the chain, and 0.0 for those that were not released and are left out.
     """
 
     n: float
@@ -112,7 +112,7 @@ def _move_location(rng, mu, s2, ybar, var, model):
     if model.bounded:
         lo, hi = mean_range((model.n - 1.0) / model.n * var, model.lo, model.hi)
         mu_lo, mu_hi = mean_range(s2, model.lo, model.hi)
-        # the state itself stays inside, whatever rounding does
+        # rounding must not exclude the current state
         lo = min(max(lo, mu_lo - difference), ybar)
         hi = max(min(hi, mu_hi - difference), ybar)
     ybar = draw_log_concave(rng, 0.0, 0.0, precision, center, model.lam_mean, model.z_mean, lo, hi)
@@ -121,7 +121,7 @@ def _move_location(rng, mu, s2, ybar, var, model):
 
 @jit
 def is_feasible(mu, s2, ybar, var, model):
-    """Whether the moments of the law and of the records are possible between the bounds."""
+    """Whether the moments of the law and of the sample are possible between the bounds."""
     return (
         model.lo < mu < model.hi
         and s2 <= (mu - model.lo) * (model.hi - mu)

@@ -1,4 +1,4 @@
-"""A move along the ridge of a sum of squares that is known better than its parts."""
+"""Moves along the ridge of a sum of squares that is known more precisely than its parts."""
 
 import math
 
@@ -11,7 +11,7 @@ _DECADES = 3.0
 
 @jit
 def random_size(rng):
-    """Draw the size of a move, log-uniform below 1: which are accepted is not known beforehand."""
+    """Draw the size of a move, log-uniform on [0.001, 1]: no one size suits all posteriors."""
     return 10.0 ** (-_DECADES * rng.random())
 
 
@@ -19,9 +19,9 @@ def random_size(rng):
 def turn(rng, v):
     """Turn v in place by a random angle about a random axis; its last entry stays positive.
 
-    Half of the angles are near a half turn, which takes the other entries to their negatives. The
-    length stays. Forth is as probable as back: on the half of the sphere where the last entry
-    is positive, which that of the other half is folded onto, the move is symmetric in its measure.
+    Half of the angles are near a half turn, which changes the signs of the other entries. The
+    length stays. The move is symmetric in the surface measure of the half sphere where the last
+    entry is positive, onto which the other half is folded.
     """
     length, along = 0.0, 0.0
     for i in range(v.size):

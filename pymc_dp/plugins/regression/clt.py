@@ -20,7 +20,7 @@ class CovariateMoments:
     root : a matrix F with FF' their covariance.
     second : E x x' of (1, x).
     second_root : a matrix G with GG' = second.
-    moved : how far they are from those that were given, of which there may be no law.
+    moved : the relative distance from the stated moments, 0 where these are those of a law.
     """
 
     mean: np.ndarray
@@ -32,8 +32,8 @@ class CovariateMoments:
     def shifted(self, by: np.ndarray) -> CovariateMoments:
         """Return the moments of x + by.
 
-        Those of a law are far apart in size where it is far from zero: computed around its mean,
-        and shifted as roots, they lose nothing.
+        Moments of a law far from zero differ much in size. Computed around its mean, and shifted
+        as roots of covariance matrices, they lose no digits.
         """
         d = len(self.second)
         shift = np.eye(d)
@@ -62,7 +62,7 @@ def moment_law(moments: CovariateMoments, intercept, slope, sigma) -> RowLaw:
     d, g = moments.second_root.shape
     theta = pt.concatenate([pt.atleast_1d(intercept), slope])
     rows, columns = (index[1:] for index in np.triu_indices(d))
-    each = np.zeros((d, d, rows.size))  # which product x_i x_j is
+    each = np.zeros((d, d, rows.size))  # 1 where the product x_i x_j is product k
     each[rows, columns, np.arange(rows.size)] = each[columns, rows, np.arange(rows.size)] = 1.0
     jacobian = (theta @ each.reshape(d, -1)).reshape((d, rows.size))
     xy = jacobian @ moments.root
@@ -83,7 +83,7 @@ def moment_law(moments: CovariateMoments, intercept, slope, sigma) -> RowLaw:
 
 
 def read_moments(fourth) -> CovariateMoments:
-    r"""Return moments that are positive semidefinite, the nearest to the given ones.
+    r"""Return the positive semidefinite moments that are nearest to stated ones.
 
     Parameters
     ----------
@@ -109,15 +109,15 @@ def read_moments(fourth) -> CovariateMoments:
         )
     powers = np.abs(np.einsum("iiii->i", fourth))
     size = np.multiply.outer(np.outer(powers, powers), np.outer(powers, powers)) ** 0.25
-    for axes in ((1, 0, 2, 3), (1, 2, 3, 0)):  # of which all permutations are made
+    for axes in ((1, 0, 2, 3), (1, 2, 3, 0)):  # they generate all permutations
         wrong = np.abs(fourth - fourth.transpose(axes)) > 1e-9 * size
         if np.any(wrong):
-            one = tuple(int(k) for k in np.argwhere(wrong)[0])
-            other = tuple(one[k] for k in np.argsort(axes))
+            entry = tuple(int(k) for k in np.argwhere(wrong)[0])
+            permuted = tuple(entry[k] for k in np.argsort(axes))
             raise ValueError(
-                f"moments=: the entries {one} and {other} are moments of the same product, and "
-                f"differ: {fourth[one]} and {fourth[other]}. Write every order of the indices: "
-                f"np.einsum('ni,nj,nk,nl->ijkl', x, x, x, x) / len(x) does, of rows (1, x)"
+                f"moments=: the entries {entry} and {permuted} are moments of the same product, "
+                f"and differ: {fourth[entry]} and {fourth[permuted]}. Write every order of the "
+                f"indices: np.einsum('ni,nj,nk,nl->ijkl', x, x, x, x) / len(x) does, of rows (1, x)"
             )
     for k in range(1, d):
         if abs(fourth[k, k, k, k] - fourth[0, 0, 0, k] ** 4) < _LEAST_SPREAD * powers[k]:
@@ -131,7 +131,7 @@ def read_moments(fourth) -> CovariateMoments:
     mean = second[rows, columns]
     cov = fourth[rows[:, None], columns[:, None], rows, columns] - np.outer(mean, mean)
     root, moved = _root(cov, fourth[rows, columns, rows, columns])
-    # The covariance of the covariates is part of it, so that what was moved agrees.
+    # The covariance of the covariates is read off the root, so that both agree if it was moved.
     spread = np.linalg.qr(root[: d - 1].T, mode="r").T
     top = np.eye(1, 1 + spread.shape[1])
     second_root = np.vstack([top, np.hstack([second[1:, :1], spread])])
@@ -140,10 +140,10 @@ def read_moments(fourth) -> CovariateMoments:
 
 
 def _root(matrix: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return F with FF' the nearest positive semidefinite matrix, and how far it was.
+    """Return F with FF' the nearest positive semidefinite matrix, and the distance to it.
 
     Nearest in the units of the variances, or of the mean squares `size` where these are so small
-    that they may be rounding: of the square of a covariate of two values, say.
+    that they may be rounding, such as that of the square of a covariate with values -1 and 1.
     """
     scale = np.sqrt(np.maximum(np.abs(np.diag(matrix)), 1e-3 * np.abs(size)))
     scale[scale == 0.0] = 1.0
@@ -151,7 +151,7 @@ def _root(matrix: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, float]:
     largest = np.abs(values).max()
     moved = max(0.0, -values.min()) / max(largest, np.finfo(float).tiny)
     moved = moved if moved > 1e-12 else 0.0
-    if moved:  # a regression divides by them: what was negative becomes small, not zero
+    if moved:  # a regression divides by them: negative eigenvalues become small, not zero
         values = np.maximum(values, 1e-9 * largest)
     keep = values > 1e-14 * largest
     return scale[:, None] * vectors[:, keep] * np.sqrt(values[keep]), moved

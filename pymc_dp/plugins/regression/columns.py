@@ -1,4 +1,4 @@
-"""The law of what was released of rows of several columns."""
+"""The law of released sums over rows of several columns."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from pymc_dp.reading.sums.polynomials import degree
 
 _log = logging.getLogger("pymc.dp")
 
-# What was said of the moments of a model: every route reads them, and once is enough.
-_said: WeakKeyDictionary[pm.Model, float] = WeakKeyDictionary()
+# `CovariateMoments.moved` of a model, once a warning was logged: every route reads the moments.
+_warned: WeakKeyDictionary[pm.Model, float] = WeakKeyDictionary()
 
 
 @LAWS.register(Phase.SPECIFIC, Takes(rows=True, approximate=True))
@@ -67,11 +67,13 @@ class Columns(JointRows):
     def describe(self, release):
         """See `SumLaw.describe`."""
         rows = self.rows
-        [found] = [r for r in rows.releases if r.rv is release]
+        [row_release] = [r for r in rows.releases if r.rv is release]
         try:
-            entries = [_terms(p, rows) for p in found.linear()]
+            entries = [_terms(p, rows) for p in row_release.linear()]
         except Declined:
-            return f"a function of {len(found.maps)} sums over the rows {', '.join(rows.labels)}"
+            return (
+                f"a function of {len(row_release.maps)} sums over the rows {', '.join(rows.labels)}"
+            )
         return ", ".join(entries)
 
     def latents(self, *, approximate: str | None = None, moments: Any = None) -> Change:
@@ -95,7 +97,7 @@ class Columns(JointRows):
         """Integrate the sums out, which are Normal by the central limit theorem."""
         model, rows = self.reading.model, self.rows
         if approximate is None:
-            rows.law()  # or why they have none
+            rows.law()  # raises, with the reason, if they have none
             raise Declined(
                 f"the sums over the rows {rows.name!r} follow a Wishart law, which has no marginal "
                 f"in closed form: use to='statistics', or approximate='clt'"
@@ -152,11 +154,11 @@ def _terms(polynomial, rows: Rows) -> str:
     """Write a linear function of sums in words."""
     terms = []
     for monomial, factor in polynomial.items():
-        what = "·".join(rows.labels[j] for j in monomial)
+        product = "·".join(rows.labels[j] for j in monomial)
         if not monomial:
             terms.append(f"{factor:g}" if len(polynomial) > 1 else f"{factor:g} (public)")
         else:
-            terms.append(in_words(factor, f"Σ {what}"))
+            terms.append(in_words(factor, f"Σ {product}"))
     return " + ".join(terms) or "0"
 
 
@@ -170,10 +172,10 @@ def _require_rows(rows: Rows) -> None:
 
 
 def _require_products(rows: Rows) -> None:
-    """Decline independent columns of which no more than sums were released."""
-    [first, *others] = rows.links
-    apart = not others and isinstance(first.rv.owner.op, ptr.NormalRV) and rows.width > 1
-    if apart and all(release.degree <= 1 for release in rows.releases):
+    """Decline independent columns if only sums of single columns were released."""
+    [first, *rest] = rows.links
+    independent = not rest and isinstance(first.rv.owner.op, ptr.NormalRV) and rows.width > 1
+    if independent and all(release.degree <= 1 for release in rows.releases):
         raise Declined(
             f"the columns of the records {rows.name!r} are independent, and so are their sums, "
             f"which have a law of their own"
@@ -190,7 +192,7 @@ class _Clt:
     Attributes
     ----------
     latents : number of standard Normal latents.
-    sums : the sums over the rows as a function of them.
+    sums : the sums over the rows as a function of the latents.
     law : the law of the sums.
     """
 
@@ -214,15 +216,17 @@ def _clt(model: pm.Model, rows: Rows, moments: Any) -> tuple[_Clt, tuple[RowRele
             f"the rows {rows.name!r} have no Normal response: moments of covariates are for a "
             f"regression, y = pm.Normal('y', a + x @ b, sigma, shape=n)"
         )
-    found = covariate_moments(model, rows, moments)
+    x_moments = covariate_moments(model, rows, moments)
     intercept, *slopes = (pt.as_tensor(c) for c in response.coefficients)
-    parts = found, intercept, pt.stack(slopes), response.sigma
-    clt = _Clt(moment_latents(found), lambda z: moment_sums(*parts, rows.n, z), moment_law(*parts))
+    parts = x_moments, intercept, pt.stack(slopes), response.sigma
+    clt = _Clt(
+        moment_latents(x_moments), lambda z: moment_sums(*parts, rows.n, z), moment_law(*parts)
+    )
     return clt, used
 
 
 def releases_of_sums(rows: Rows, moments: Any) -> tuple[RowRelease, ...]:
-    """Return the releases whose law is that of sums; the others may be used up as moments."""
+    """Return the releases of sums with a known law; the others may be taken for moments."""
     wide = [r for r in rows.releases if r.degree > 2]
     if wide and not (isinstance(moments, str) and moments == "released"):
         raise Declined(
@@ -234,7 +238,7 @@ def releases_of_sums(rows: Rows, moments: Any) -> tuple[RowRelease, ...]:
 
 
 def covariate_moments(model: pm.Model, rows: Rows, moments: Any) -> CovariateMoments:
-    """Return the moments of the covariates: stated, released, or those of their law."""
+    """Return the moments of the covariates: stated ones, released ones, or those of their law."""
     covariates = rows.links[:-1]
     unknown = nearest_rvs([p for c in covariates for p in c.rv.owner.op.dist_params(c.rv.owner)])
     unknown = [rv for rv in unknown if rv not in rows.records]
@@ -244,31 +248,31 @@ def covariate_moments(model: pm.Model, rows: Rows, moments: Any) -> CovariateMom
             f"about {unknown[0].name!r}: write numbers in its place"
         )
     if moments is None:
-        found = _law_moments(covariates)
+        x_moments = _law_moments(covariates)
     elif isinstance(moments, str):
-        found = read_moments(_released_moments(model, rows, moments))
+        x_moments = read_moments(_released_moments(model, rows, moments))
     else:
-        found = read_moments(moments)
-    if found.moved > 0.9:
+        x_moments = read_moments(moments)
+    if x_moments.moved > 0.9:
         raise ValueError(
             f"the moments of the covariates of {rows.name!r} are those of no distribution, and far "
             f"from any: are they E x, E x^2, E x^3, E x^4, in this order? If they were released, "
             f"they hold nothing but noise: state a law of the covariates"
         )
-    if found.moved and _said.get(model) != found.moved:
-        _said[model] = found.moved
+    if x_moments.moved and _warned.get(model) != x_moments.moved:
+        _warned[model] = x_moments.moved
         _log.warning(
             "The moments of the covariates of %r are those of no distribution: they were replaced "
             "by the nearest that are (by %.2g of the largest eigenvalue)",
             rows.name,
-            found.moved,
+            x_moments.moved,
         )
-    if found.width != rows.width - 1:
+    if x_moments.width != rows.width - 1:
         raise ValueError(
-            f"moments= are of {found.width} covariates; the rows {rows.name!r} have "
+            f"moments= are of {x_moments.width} covariates; the rows {rows.name!r} have "
             f"{rows.width - 1}: {', '.join(rows.labels[:-1])}"
         )
-    return found
+    return x_moments
 
 
 def _released_moments(model: pm.Model, rows: Rows, moments: str) -> np.ndarray:
@@ -279,8 +283,8 @@ def _released_moments(model: pm.Model, rows: Rows, moments: str) -> np.ndarray:
         degrees = {degree({m: 1.0 for m in p if m}) for p in release.linear()}
         if max(degrees) > 2 >= min(degrees):
             raise Declined(
-                f"moments='released' uses {release.name!r} up, with sums of at most two columns in "
-                f"it that say more than moments: declare two releases"
+                f"moments='released' takes all of {release.name!r} for moments, but it has sums of "
+                f"at most two columns, too, whose law is known: declare two releases"
             )
     published: dict[tuple[int, ...], float] = {(): 1.0}
     for release in sorted(rows.releases, key=lambda r: -r.degree):
@@ -298,10 +302,10 @@ def _released_moments(model: pm.Model, rows: Rows, moments: str) -> np.ndarray:
     for index in np.ndindex(*fourth.shape):
         power = tuple(sorted(k - 1 for k in index if k))
         if power not in published:
-            what = "·".join(rows.labels[k] for k in power)
+            product = "·".join(rows.labels[k] for k in power)
             raise ValueError(
-                f"moments='released': the sum of {what} was not released; the sums of all products "
-                f"of up to four covariates are needed"
+                f"moments='released': the sum of {product} was not released; the sums of all "
+                f"products of up to four covariates are needed"
             )
         fourth[index] = published[power]
     return fourth
@@ -309,7 +313,7 @@ def _released_moments(model: pm.Model, rows: Rows, moments: str) -> np.ndarray:
 
 @singledispatch
 def scipy_law(op, *parameters: float) -> Any:
-    """Return the law of a covariate as scipy's, for its moments; dispatched on the op."""
+    """Return the scipy distribution of a covariate, for its moments; dispatched on the op."""
     raise Declined
 
 
@@ -325,11 +329,11 @@ scipy_law.register(ptr.UniformRV, lambda op, low, high: scipy.stats.uniform(low,
 
 def _law_moments(covariates) -> CovariateMoments:
     """Return the moments up to order four of independent covariates with known laws."""
-    means, central = [0.0], [np.ones(5)]  # of each feature, the central moments 0 to 4
+    means, central = [0.0], [np.ones(5)]  # for each feature, the central moments 0 to 4
     for link in covariates:
         node = link.rv.owner
-        own = [same_for_all(link.rv, p) for p in node.op.dist_params(node)]
-        known = [None if nearest_rvs([p]) else known_value(p) for p in own]
+        graphs = [same_for_all(link.rv, p) for p in node.op.dist_params(node)]
+        known = [None if nearest_rvs([p]) else known_value(p) for p in graphs]
         parameters = [np.asarray(p, "float64") for p in known if p is not None]
         if not is_registered(scipy_law, node.op) or len(parameters) < len(known):
             raise Declined(
@@ -351,10 +355,10 @@ def _law_moments(covariates) -> CovariateMoments:
     table = np.vstack(central)
     d = len(table)
     index = np.indices((d, d, d, d)).reshape(4, -1)
-    found = np.ones(index.shape[1])
+    fourth = np.ones(index.shape[1])
     for j in range(1, d):
-        found *= table[j, (index == j).sum(axis=0)]
-    return read_moments(found.reshape(d, d, d, d)).shifted(np.array(means[1:]))
+        fourth *= table[j, (index == j).sum(axis=0)]
+    return read_moments(fourth.reshape(d, d, d, d)).shifted(np.array(means[1:]))
 
 
 APPROXIMATIONS.add(read_moments, "clt")

@@ -1,4 +1,4 @@
-"""What the priors of a regression say, in conjugate form."""
+"""The priors of a regression, read in conjugate form."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class NormalInverseGamma:
 
     Attributes
     ----------
-    variance : the variable v with which the variance is ``factor * v``.
-    factor : its factor.
+    variance : the variable v; the variance is ``factor * v``.
+    factor : the number factor.
     shape, rate : a and b of the variance itself.
     entries : the variable and index of each entry of beta.
-    mean, cov : m and C, for a variance of one.
+    mean, cov : m and C.
     """
 
     variance: TensorVariable
@@ -51,7 +51,7 @@ class NormalInverseGamma:
 
     @property
     def variables(self) -> list[TensorVariable]:
-        """The variables whose prior it is."""
+        """The variables that have this prior."""
         return [self.variance, *dict.fromkeys(rv for rv, _ in self.entries)]
 
     @property
@@ -66,7 +66,7 @@ class NormalInverseGamma:
 
     @property
     def nu(self) -> float:
-        """Its degrees of freedom."""
+        """Degrees of freedom of the inverse Wishart law of the variance."""
         return 2.0 * self.shape
 
     @cached_property
@@ -76,12 +76,12 @@ class NormalInverseGamma:
 
     def values(self, beta: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
         """Return draws by name; `beta` has the entries on its last axis."""
-        own = variance / self.factor
-        found = {self.variance.name: own.reshape(*own.shape, *[1] * self.variance.type.ndim)}
+        v = variance / self.factor
+        draws = {self.variance.name: v.reshape(*v.shape, *[1] * self.variance.type.ndim)}
         for name, shape in self.shapes.items():
-            mine = [k for k, (own, _) in enumerate(self.entries) if own.name == name]
-            found[name] = beta[..., mine].reshape(*beta.shape[:-1], *shape)
-        return found
+            places = [k for k, (rv, _) in enumerate(self.entries) if rv.name == name]
+            draws[name] = beta[..., places].reshape(*beta.shape[:-1], *shape)
+        return draws
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class NormalWishart:
 
     @property
     def variables(self) -> list[TensorVariable]:
-        """The variables whose prior it is."""
+        """The variables that have this prior."""
         return [self.precision, self.location]
 
     def values(self, mean: np.ndarray, cov: np.ndarray) -> dict[str, np.ndarray]:
@@ -115,7 +115,7 @@ ConjugateLaw = NormalInverseGamma | NormalWishart
 
 
 def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> NormalInverseGamma:
-    """Read the prior of what a Normal variable's mean and standard deviation are computed from."""
+    """Read the prior of the variables in the mean and standard deviation of a Normal variable."""
     name = link.rv.name
     variance = sigma**2
     sources = nearest_rvs([variance])
@@ -156,7 +156,8 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
         blocks.append(unit)
         locations.append(np.broadcast_to(np.asarray(known_value(location)), (width,)))
         entries += [(rv, (k,) if rv.type.ndim else ()) for k in range(width)]
-    # SciPy's of dense matrices imports JAX, of which ArviZ has a lazy module where it is installed.
+    # scipy.linalg.block_diag would import JAX: ArviZ leaves a lazy module of it where it is
+    # installed.
     arrays = map(sparse.coo_array, blocks)
     cov = sparse.block_diag([*arrays]).toarray() if blocks else np.zeros((0, 0))
     mean = np.concatenate(locations) if locations else np.zeros(0)
@@ -164,7 +165,7 @@ def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> No
 
 
 def _unfilled(graph: TensorVariable) -> TensorVariable:
-    """Return what was broadcast to the shape of something else, as MvNormal does with its mean."""
+    """Return a graph without broadcasts to another shape, which MvNormal applies to its mean."""
     while graph.owner is not None:
         op = getattr(graph.owner.op, "scalar_op", graph.owner.op)
         if not isinstance(op, ps.Second | DimShuffle):
@@ -184,9 +185,9 @@ def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
     """Read scalars as linear functions of entries of variables."""
 
     def leaf(variable: Variable) -> Polynomial | None:
-        found = entry_of(variable) if nearest_rvs([variable]) else None
-        if found in entries:
-            return {(entries.index(found),): 1.0}
+        entry = entry_of(variable) if nearest_rvs([variable]) else None
+        if entry in entries:
+            return {(entries.index(entry),): 1.0}
         if not nearest_rvs([variable]):
             value = known_value(variable)
             if value is not None and value.size == 1:
@@ -196,12 +197,14 @@ def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
     matrix, offset = np.zeros((len(graphs), len(entries))), np.zeros(len(graphs))
     for row, graph in enumerate(graphs):
         try:
-            found = read_polynomial(graph, leaf) if isinstance(graph, Variable) else constant(graph)
+            polynomial = (
+                read_polynomial(graph, leaf) if isinstance(graph, Variable) else constant(graph)
+            )
         except Declined as error:
             raise Declined(f"a coefficient of {link.rv.name!r}: {error}") from None
-        if degree(found) > 1:
+        if degree(polynomial) > 1:
             raise Declined(f"a coefficient of {link.rv.name!r} is a product of variables")
-        for monomial, value in found.items():
+        for monomial, value in polynomial.items():
             if monomial:
                 matrix[row, monomial[0]] = value
             else:
@@ -210,15 +213,15 @@ def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_covariates(model: pm.Model, rows: Rows, links):
-    """Return the law of the covariates, or the conjugate prior of that of a single one."""
+    """Return the known law of the covariates, or the conjugate prior of their law."""
     mean, root = rows.law(links)
     known_mean, known_root = map(known_value, (mean, root))
     if known_mean is not None and known_root is not None:
         return known_mean, known_root @ known_root.T
-    [link, *others] = links
-    if not others and link.sigma is None:
+    [link, *rest] = links
+    if not rest and link.sigma is None:
         return _read_wishart(model, link)
-    if others or link.intercept is None:
+    if rest or link.intercept is None:
         raise Declined(
             "it covers covariates with a known law, one with a conjugate prior, or several as one "
             "pm.MvNormal with a Wishart precision"
@@ -244,14 +247,14 @@ def _read_wishart(model: pm.Model, link: Link) -> NormalWishart:
     location, cov = map(_unfilled, link.rv.owner.op.dist_params(link.rv.owner))
     if location not in model.free_RVs or not isinstance(location.owner.op, MvNormalRV):
         raise reason
-    mean, own_cov = map(_unfilled, location.owner.op.dist_params(location.owner))
+    mean, location_cov = map(_unfilled, location.owner.op.dist_params(location.owner))
     factors = []
-    for matrix in (cov, own_cov):
+    for matrix in (cov, location_cov):
         if not isinstance(getattr(matrix.owner.op, "core_op", None), MatrixInverse):
             raise reason
         [inner] = matrix.owner.inputs
-        [precision, *others] = nearest_rvs([inner])
-        if others or not isinstance(precision.owner.op, WishartRV) or power(inner, precision) != 1:
+        [precision, *rest] = nearest_rvs([inner])
+        if rest or not isinstance(precision.owner.op, WishartRV) or power(inner, precision) != 1:
             raise reason
         ones = pt.ones(precision.type.shape, dtype=precision.dtype)
         at_one = known_value(graph_replace(inner, {precision: ones}, strict=False))

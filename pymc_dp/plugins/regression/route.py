@@ -25,13 +25,10 @@ from pymc_dp.mechanisms.release import (
     record_bounds,
 )
 from pymc_dp.plugins.regression.columns import Columns
-from pymc_dp.plugins.regression.kernels.chain import (
-    RegressionModel,
-    proposal_shape,
-    run_sweeps,
-    scatter,
-    tune_proposal,
-)
+from pymc_dp.plugins.regression.kernels.chain import run_sweeps
+from pymc_dp.plugins.regression.kernels.density import RegressionModel
+from pymc_dp.plugins.regression.kernels.statistics import scatter
+from pymc_dp.plugins.regression.kernels.tuning import proposal_shape, tune_proposal
 from pymc_dp.plugins.regression.priors import (
     ConjugateLaw,
     NormalInverseGamma,
@@ -49,12 +46,12 @@ from pymc_dp.step_methods.base import published_values
 
 @dataclass(frozen=True)
 class ConjugateRegression:
-    """A regression that the kernel covers wholly.
+    """A regression that the compiled chain covers wholly.
 
     Attributes
     ----------
     rows : the rows and their releases.
-    prior : that of the coefficients' variables and the error variance.
+    prior : the prior of the variables beta in the coefficients, and of the error variance.
     matrix, offset : the coefficients (intercept first) are ``matrix @ beta + offset``.
     covariate : the mean and covariance matrix of the covariates, or the conjugate prior of both.
     """
@@ -75,16 +72,16 @@ _NAME = "exact regression"
 
 
 def plan(reading: Reading) -> Plan:
-    """Plan the route; say what of the model the kernel does not cover."""
+    """Plan the route; decline a model that the compiled chain does not cover."""
     d = covered(reading).rows.width
     return Plan.costing({_NAME: d**2.8}, partial(sample, reading))
 
 
 @once
 def covered(reading: Reading) -> ConjugateRegression:
-    """Read a regression that the kernel covers wholly; say what it does not cover."""
-    law, *others = collapsible(reading)
-    if others or not isinstance(law, Columns):
+    """Read a regression that the compiled chain covers wholly; decline any other."""
+    law, *rest = collapsible(reading)
+    if rest or not isinstance(law, Columns):
         raise Declined("it covers one regression of rows (x, y)")
     rows, model = law.rows, reading.model
     check_releases(model, [r.rv for r in rows.releases])
@@ -109,31 +106,31 @@ def covered(reading: Reading) -> ConjugateRegression:
             f"give the same coefficients"
         )
     covariate = _read_covariates(model, rows, covariates)
-    mine = [prior.variance, *(rv for rv, _ in prior.entries), *rows.records]
+    drawn = [prior.variance, *(rv for rv, _ in prior.entries), *rows.records]
     if isinstance(covariate, ConjugateLaw):
-        own_law = covariate.variables
-        shared = [rv.name for rv in own_law if rv in mine]
+        law_variables = covariate.variables
+        shared = [rv.name for rv in law_variables if rv in drawn]
         if shared:
             raise Declined(
                 f"{shared[0]!r} is part of the law of the covariates and of that of "
                 f"{response.rv.name!r}"
             )
-        mine += own_law
+        drawn += law_variables
     if box(rows)["bounded"] and len(matrix) > matrix.shape[1]:
         raise Declined(
             f"a coefficient of {response.rv.name!r} is a number: with bounds= the kernel is for "
             f"coefficients with a prior"
         )
-    extra = [rv.name for rv in model.free_RVs if rv not in mine]
+    extra = [rv.name for rv in model.free_RVs if rv not in drawn]
     if extra:
         raise Declined(f"it does not cover the variable {extra[0]!r}")
-    for rv in dict.fromkeys(mine):
+    for rv in dict.fromkeys(drawn):
         check_transform(model, rv)
     return ConjugateRegression(rows, prior, matrix, offset, covariate)
 
 
 def kernel_model(model: pm.Model, regression: ConjugateRegression) -> RegressionModel:
-    """Read the numbers that the kernel needs, noise and observed values as they are now."""
+    """Read the numbers that the kernel needs, with the current noise and observed values."""
     rows, prior = regression.rows, regression.prior
     order = {product: k for k, product in enumerate(column_products(rows.width))}
     offset, weights = [], []
@@ -142,7 +139,7 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
         offset.append(polynomial.get((), 0.0))
     published = [published_values(model, release.rv) for release in rows.releases]
     z, lam, tau = map(np.concatenate, zip(*published, strict=True))
-    terms = max(1, *map(len, weights))  # of the entry with the most sums; some have none
+    terms = max(1, *map(len, weights))  # number of sums in an entry, at most; entries may have none
     padded = [list(row.items()) + [(0, 0.0)] * (terms - len(row)) for row in weights]
     matrix, basis, cov = regression.matrix, regression.matrix, prior.cov
     if len(matrix) == matrix.shape[1]:
@@ -176,8 +173,8 @@ def kernel_model(model: pm.Model, regression: ConjugateRegression) -> Regression
 def box(rows: Rows) -> dict[str, Any]:
     """Return the fields of the bounds that the releases state.
 
-    Those of the covariate's own release are among those of the box, but for its law: the kernel
-    does not confine it, which makes no difference to a known law that is feasible.
+    Bounds of a release of the covariate alone agree with the box, but also confine the covariate's
+    law. The kernel does not confine that law, which is right if the law is known and feasible.
     """
     stated: dict = {}
     for release in rows.releases:
@@ -201,7 +198,7 @@ def box(rows: Rows) -> dict[str, Any]:
 
 
 def start(kernel: RegressionModel, rng: np.random.Generator):
-    """Return coordinates near what the release says, scattered, theta and sigma2.
+    """Return scattered coordinates near the released sums, theta and sigma2.
 
     With bounds they are in the middle of the feasible region.
     """
@@ -223,9 +220,11 @@ def start(kernel: RegressionModel, rng: np.random.Generator):
         sd = 1.0 / np.where(kernel.lam > 0.0, kernel.lam * np.sqrt(0.5), np.sqrt(kernel.tau))
         before = np.diag(factor)
         mean, factor = nearest_sample(matrix, kernel.z - kernel.offset, sd, int(n), (mean, factor))
-        at = np.diag_indices(p + 1)  # sums of no data lead to the edge of what data have
+        diagonal = np.diag_indices(
+            p + 1
+        )  # sums that no rows can have lead to the edge of the region that they can
         least = 1e-2 * np.maximum(before, np.sqrt((factor**2).sum(axis=1)))
-        factor[at] = np.maximum(factor[at], least)
+        factor[diagonal] = np.maximum(factor[diagonal], least)
     lower, last = factor[:p, :p], factor[p]
     slope = np.linalg.solve(lower.T, last[:p])
     packed = [lower[i, j] if j < i else np.log(lower[i, i]) for i in range(p) for j in range(i + 1)]
@@ -253,7 +252,7 @@ def named_moments(rows: Rows, mean: np.ndarray, cov: np.ndarray) -> dict[str, np
 
 @dataclass(frozen=True)
 class RegressionChain:
-    """A chain of the kernel for one model and what was released.
+    """A chain of the kernel for one model and its releases.
 
     Attributes
     ----------
@@ -274,8 +273,8 @@ class RegressionChain:
     def variables(self) -> list[TensorVariable]:
         """The model's variables that it draws."""
         law = self.regression.covariate
-        own = law.variables if isinstance(law, ConjugateLaw) else []
-        return [*self.regression.prior.variables, *own]
+        law_variables = law.variables if isinstance(law, ConjugateLaw) else []
+        return [*self.regression.prior.variables, *law_variables]
 
     @property
     def size(self) -> int:
@@ -320,12 +319,12 @@ class RegressionChain:
     def values(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return draws by name; a law of the covariates is drawn given their moments."""
         p, law = self.regression.rows.width - 1, self.regression.covariate
-        found = self.regression.values(rows[..., : p + 1], rows[..., p + 1])
+        draws = self.regression.values(rows[..., : p + 1], rows[..., p + 1])
         if isinstance(law, ConjugateLaw):
             mean, cov = self.moments(rows)
             n = self.regression.rows.n
-            found |= _draw_covariate(rng, law, mean[..., :p], cov[..., :p, :p], n)
-        return found
+            draws |= _draw_covariate(rng, law, mean[..., :p], cov[..., :p, :p], n)
+        return draws
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return draws by name, with the rows' sample moments."""
@@ -339,7 +338,7 @@ def sample(reading: Reading, *, tune: int = 1000, **kwargs: Any) -> DataTree:
         raise ValueError(
             f"tune={tune}: the chain has to learn the sizes of its steps; write tune=500"
         )
-    point = start(chain.kernel, np.random.default_rng(0))  # compiled after this
+    point = start(chain.kernel, np.random.default_rng(0))  # compiles the kernel
     chain.advance(np.random.default_rng(0), (*point, proposal_shape(chain.kernel, point[0])), 1)
     return run(reading, "exact regression", chain, "trajectories", tune=tune, **kwargs)
 
@@ -350,13 +349,13 @@ def _draw_covariate(rng, prior: ConjugateLaw, mean, cov, n: int):
     shift = mean - prior.mean
     psi = prior.psi + (n - 1) * cov
     psi = psi + kappa * n / (kappa + n) * shift[..., :, None] * shift[..., None, :]
-    bartlett = np.zeros(psi.shape)  # of a Wishart law, whose inverse has the scale psi
+    bartlett = np.zeros(psi.shape)  # factor A of a Wishart matrix
     below = np.tril_indices(p, -1)
     bartlett[..., *below] = rng.standard_normal((*mean.shape[:-1], len(below[0])))
     for i in range(p):
         chi2 = 2.0 * rng.standard_gamma((prior.nu + n - i) / 2, size=mean.shape[:-1])
         bartlett[..., i, i] = np.sqrt(chi2)
-    # W = L A A' L' with LL' = psi^-1; its inverse is RR' with R = (L A)'^-1.
+    # W = L A A' L' is Wishart with LL' = psi^-1; its inverse is RR' with R = (L A)'^-1.
     root = np.linalg.cholesky(np.linalg.inv(psi))
     inverse = np.linalg.inv(np.swapaxes(root @ bartlett, -1, -2))
     center = (kappa * prior.mean + n * mean) / (kappa + n)

@@ -1,8 +1,8 @@
-r"""The exact law of what was released of jointly Normal rows, all alike or by public groups.
+r"""The exact law of released sums over jointly Normal rows, all rows or by public groups.
 
 Rows of a group are jointly Normal with parameters of their own, and groups are independent: the
-sums of each have the latents of `sums.ExactLatents`. Where every entry of a release is of one
-group, what the releases say of the latents is a block for each group, see `latents`.
+sums of each have the latents of `sums.ExactLatents`. Where every entry of a release is of one group
+only, the latents have a block for each group in the posterior precision, see `latents`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from pymc_dp.reading.model import Reading
 from pymc_dp.reading.row_groups import read_row_groups
 from pymc_dp.reading.sums.polynomials import Polynomial
 
-_IMPOSSIBLE = 10.0  # standard deviations of the noise
-_MOST_JOINT = 500  # latents of one block, whose precision is factorised for every gradient
+_IMPOSSIBLE = 10.0  # standard deviations of the noise from possible sums, for a note
+_MOST_JOINT_LATENTS = 500  # latents of one block, whose precision is factorised for every gradient
 
-type Sample = tuple[np.ndarray, np.ndarray]  # of each group the mean, and the factor of the scatter
+type Sample = tuple[np.ndarray, np.ndarray]  # means of the groups, and factors of their scatter
 
 
 class Published(NamedTuple):
@@ -50,8 +50,8 @@ class Published(NamedTuple):
 
     Attributes
     ----------
-    names : the releases that they are of.
-    polynomials : what they are, see `RowRelease.linear_graphs`.
+    names : the name of each entry's release.
+    polynomials : the entries as functions of the sums, see `RowRelease.linear_graphs`.
     value, variance : vectors of the published values and of the variances of the noise.
     """
 
@@ -85,12 +85,12 @@ class JointRows(SumLaw):
             return []
         matrix, offset = self.matrix(as_numbers(known.polynomials))
         z, sd = starting_values([known.value - offset, pt.sqrt(known.variance)])
-        found = []
-        for own, table, n in self._by_group(matrix, self._members(self._groups_of(known))):
-            if own.size:
-                entries = [(name := known.names[e], e - known.names.index(name)) for e in own]
-                found += _wrong_values(table, z[own], sd[own], entries, rows.labels, n)
-        return found
+        notes = []
+        for members, table, n in self._by_group(matrix, self._members(self._groups_of(known))):
+            if members.size:
+                entries = [(name := known.names[e], e - known.names.index(name)) for e in members]
+                notes += _wrong_values(table, z[members], sd[members], entries, rows.labels, n)
+        return notes
 
     def latents(self):
         """Keep the sample mean and covariance matrix of each group, as functions of latents."""
@@ -100,34 +100,42 @@ class JointRows(SumLaw):
         blocks, alpha = np.arange(groups * exact.size).reshape(groups, -1), exact.alpha
         linear, center = [], None
         if known is not None:
-            of_entries = self._groups_of(known)
-            members = self._members(of_entries)
-            joint = blocks.size <= _MOST_JOINT and any(own.size > 1 for own in of_entries)
+            entry_groups = self._groups_of(known)
+            members = self._members(entry_groups)
+            joint = blocks.size <= _MOST_JOINT_LATENTS and any(
+                involved.size > 1 for involved in entry_groups
+            )
             if joint:
                 parts = np.split(blocks, [exact.size - exact.width], axis=1)
                 blocks = np.concatenate([p.ravel() for p in parts])[None]
                 alpha = alpha.reshape(1, -1)
-            # Where pm.Data is in a coefficient, which may change, the sums are made linear first.
-            products, of = column_products(rows.width), known.polynomials
-            changes = any(isinstance(c, Variable) for p in of for c in p.values())
-            of = [{p: 1.0} for p in products] if changes else of
-            entry = _padded([np.arange(len(of))] if len(blocks) == 1 else members, len(of))
+            # Coefficients with pm.Data may change: then the sums themselves are linearised, not
+            # entries.
+            products, polynomials = column_products(rows.width), known.polynomials
+            changes = any(isinstance(c, Variable) for p in polynomials for c in p.values())
+            polynomials = [{p: 1.0} for p in products] if changes else polynomials
+            entry = _padded(
+                [np.arange(len(polynomials))] if len(blocks) == 1 else members, len(polynomials)
+            )
 
-            def near() -> list[np.ndarray]:
-                found = self._linearised(known, exact, members, mean, root, of, blocks, entry)
-                return found if rows.sizes.ndim else [only for [only] in found]
+            def linearised() -> list[np.ndarray]:
+                arrays = self._linearised(
+                    known, exact, members, mean, root, polynomials, blocks, entry
+                )
+                return arrays if rows.sizes.ndim else [only for [only] in arrays]
 
-            numbers = near() if rows.sizes.ndim else self.reading.following(near)
+            numbers = linearised() if rows.sizes.ndim else self.reading.following(linearised)
             center, factor, table, base = numbers
             if changes:
                 by, offset = matrix_of(known.polynomials, products)
                 table, base = by @ table, offset + by @ base
-            at, value, variance = exact.at(mean, root, center, factor), known.value, known.variance
+            standard = exact.at(mean, root, center, factor)
+            value, variance = known.value, known.variance
             if rows.sizes.ndim:
                 value = pt.concatenate([value, [0.0]])[entry]
                 variance = pt.concatenate([variance, [np.inf]])[entry]
-            at = at.ravel()[blocks] if joint else at
-            target = value - base + pt.matvec(table, at)
+            standard = standard.ravel()[blocks] if joint else standard
+            target = value - base + pt.matvec(table, standard)
             linear = [Linearised(pt.as_tensor(table), target, variance)]
         latents, transform = row_latents(blocks.shape[1], alpha, linear)
         z = latents
@@ -142,7 +150,7 @@ class JointRows(SumLaw):
     def kept(self, latents, sums: RowSums, used: Sequence[RowRelease], center=None) -> Change:
         """Return the change to latents and sums that are functions of them.
 
-        Of groups the statistics are written in sums of deviations from a public `center`.
+        Statistics of groups are written in sums of deviations from a public `center`.
         """
         rows, change = self.rows, Change(added={f"{self.rows.name}_sums_standard": latents})
         mean, cov = sums.moments(rows.sizes)
@@ -161,22 +169,22 @@ class JointRows(SumLaw):
         return change
 
     def matrix(self, polynomials: Sequence[Polynomial]) -> tuple[sparse.csr_array, np.ndarray]:
-        """Return polynomials of degree one as a matrix on the groups' sums, and what is added.
+        """Return polynomials of degree one as a matrix on the groups' sums, and an offset.
 
         The sums are group by group, and each in the order of `column_products`.
         """
         products, groups = column_products(self.rows.width), self.rows.sizes.size
-        found = sparse.lil_array((len(polynomials), groups * len(products)))
+        matrix = sparse.lil_array((len(polynomials), groups * len(products)))
         offset = np.zeros(len(polynomials))
         for e, polynomial in enumerate(polynomials):
             for monomial, c in polynomial.items():
                 if monomial:
                     c = np.broadcast_to(c, groups)
                     [g] = np.nonzero(c)
-                    found[e, g * len(products) + products.index(monomial)] = c[g]
+                    matrix[e, g * len(products) + products.index(monomial)] = c[g]
                 else:
                     offset[e] = c
-        return sparse.csr_array(found), offset
+        return sparse.csr_array(matrix), offset
 
     def _published(self) -> Published | None:
         """Return the observed entries that are linear in the sums; None where there are none."""
@@ -184,62 +192,68 @@ class JointRows(SumLaw):
         polynomials: list[Polynomial] = []
         noise = []
         for release in self.rows.releases:
-            own = observed_noise(self.reading.model, release.rv, release.mechanism)
+            observed = observed_noise(self.reading.model, release.rv, release.mechanism)
             with suppress(Declined):
-                if own is not None and release.degree <= 2:
+                if observed is not None and release.degree <= 2:
                     polynomials += release.linear_graphs()
                     names += [release.name] * (len(polynomials) - len(names))
-                    noise.append(own)
+                    noise.append(observed)
         if not names:
             return None
         return Published(names, polynomials, *map(pt.concatenate, zip(*noise, strict=True)))
 
     def _groups_of(self, known: Published) -> list[np.ndarray]:
-        """Return the groups that each entry is of."""
+        """Return, for each entry, the groups in it."""
         groups = self.rows.sizes.size
         if groups == 1:
             return [np.zeros(1, dtype=int)] * len(known.names)
         weighed = ([c != 0 for m, c in p.items() if m] for p in known.polynomials)
-        return [np.flatnonzero(sum(own, np.zeros(groups))) for own in weighed]
+        return [np.flatnonzero(sum(masks, np.zeros(groups))) for masks in weighed]
 
-    def _members(self, of_entries: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the entries that are of each group alone, from the groups that each is of."""
-        alone = [own[0] if own.size == 1 else -1 for own in of_entries]
+    def _members(self, entry_groups: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the entries of each group alone, from the groups in each entry."""
+        alone = [involved[0] if involved.size == 1 else -1 for involved in entry_groups]
         return [np.flatnonzero(np.equal(alone, g)) for g in range(self.rows.sizes.size)]
 
     def _by_group(self, matrix: sparse.csr_array, members: list[np.ndarray]):
-        """Yield the entries of each group, their matrix on its own sums, and its size."""
+        """Yield the entries of each group, their matrix on the sums of the group, and its size."""
         count = len(column_products(self.rows.width))
-        for g, (own, n) in enumerate(zip(members, self.rows.sizes.ravel().tolist(), strict=True)):
-            yield own, matrix[own][:, g * count : (g + 1) * count].toarray(), n
+        for g, (entries, n) in enumerate(
+            zip(members, self.rows.sizes.ravel().tolist(), strict=True)
+        ):
+            yield entries, matrix[entries][:, g * count : (g + 1) * count].toarray(), n
 
     def _samples(self, parts, z, sd, start, start_root) -> Sample:
-        """Return the sample of each group that is suggested, from that of the law on."""
+        """Return the most plausible sample of each group, searched from the law's expectation."""
         sizes = self.rows.sizes.ravel()
 
         def nearest(means, factors, roots) -> Sample:
-            found = []
-            for (own, table, n), *sample, root in zip(parts, means, factors, roots, strict=True):
-                if own.size:
-                    sample = [*nearest_sample(table, z[own], sd[own], n, tuple(sample), root)]
-                found.append(sample)
-            means, factors = map(np.array, zip(*found, strict=True))
+            samples = []
+            for (entries, table, n), *sample, root in zip(
+                parts, means, factors, roots, strict=True
+            ):
+                if entries.size:
+                    sample = [
+                        *nearest_sample(table, z[entries], sd[entries], n, tuple(sample), root)
+                    ]
+                samples.append(sample)
+            means, factors = map(np.array, zip(*samples, strict=True))
             return means, factors
 
         factors = np.sqrt(np.maximum(sizes - 1, 1))[:, None, None] * start_root
         means, factors = nearest(start, factors, [None] * sizes.size)
         if not self.rows.sizes.ndim:
             return means, factors
-        # Noise takes single groups to the wall, together they say what spread to expect of each.
+        # With much noise single groups end at the edge; all together tell the spread of each group.
         seen = np.linalg.solve(start_root, factors)
-        together = (seen @ seen.swapaxes(1, 2)).sum(axis=0) / max(np.sum(sizes - 1), 1)
-        roots = start_root @ np.linalg.cholesky(together + 1e-9 * np.diag(np.diag(together)))
+        pooled = (seen @ seen.swapaxes(1, 2)).sum(axis=0) / max(np.sum(sizes - 1), 1)
+        roots = start_root @ np.linalg.cholesky(pooled + 1e-9 * np.diag(np.diag(pooled)))
         return nearest(means, factors, roots)
 
     def _linearised(
-        self, known: Published, exact: ExactLatents, members, mean, root, of, blocks, entry
+        self, known: Published, exact: ExactLatents, members, mean, root, polynomials, blocks, entry
     ) -> list[np.ndarray]:
-        """Return the samples, and functions of the sums as linear ones of blocks of latents."""
+        """Return the samples, and polynomials of the sums linearised in blocks of latents."""
         matrix, offset = self.matrix(as_numbers(known.polynomials))
         start, start_root, z, sd = starting_values(
             [mean, root, known.value - offset, pt.sqrt(known.variance)]
@@ -251,12 +265,12 @@ class JointRows(SumLaw):
             (n, *ExactLatents(w, n).tangent(*sample))
             for (*_, n), *sample in zip(parts, *samples, strict=True)
         ]
-        matrix, offset = self.matrix(as_numbers(of))
+        matrix, offset = self.matrix(as_numbers(polynomials))
         moved = sparse.block_diag([sparse.coo_array(np.sqrt(n) * factor) for n, _, factor in laws])
-        base = offset + matrix @ np.concatenate([n * own_mean for n, own_mean, _ in laws])
-        # Of no entry, which blocks are filled with, all is zero.
+        base = offset + matrix @ np.concatenate([n * group_mean for n, group_mean, _ in laws])
+        # The last row, of zeros, stands for no entry: blocks are padded with it.
         jacobian = sparse.vstack([matrix @ moved, sparse.csr_array((1, moved.shape[1]))], "csr")
-        table = [jacobian[e][:, own].toarray() for e, own in zip(entry, blocks, strict=True)]
+        table = [jacobian[e][:, block].toarray() for e, block in zip(entry, blocks, strict=True)]
         return [*samples, np.array(table), np.append(base, 0.0)[entry]]
 
     def _statistic(self, release: RowRelease, sums: RowSums, center: np.ndarray) -> TensorVariable:
@@ -268,21 +282,21 @@ class JointRows(SumLaw):
         pairs = second.reshape((len(n), -1))[:, i * w + j]
         moments = pt.concatenate([first, pairs], axis=1).ravel()
 
-        def at(polynomials: list[Polynomial]) -> TensorVariable:
+        def evaluated(polynomials: list[Polynomial]) -> TensorVariable:
             matrix, offset = self.matrix(polynomials)
             return offset + multiplied(matrix, moments)
 
         try:
-            entries = at(release.linear_around(center))
+            entries = evaluated(release.linear_around(center))
         except Declined:
-            own = at(release.of_sums(center))
-            values = {symbol: own[k] for k, symbol in enumerate(additive.sums)}
+            totals = evaluated(release.of_sums(center))
+            values = {symbol: totals[k] for k, symbol in enumerate(additive.sums)}
             values |= {symbol: pt.constant(c) for symbol, c in release.public(center).items()}
             entries = pt.stack(additive.at(values))
         return entries.reshape(additive.entries.shape)
 
     def _region(self, release: RowRelease, mean, cov) -> FeasibleRegression | None:
-        """Return what ties the bounds that a release states to the sums."""
+        """Return the feasible region of the sums under the bounds that a release states."""
         rows, op, inputs = self.rows, release.op, release.rv.owner.inputs
         if op.region is None:
             return None
@@ -295,16 +309,16 @@ class JointRows(SumLaw):
             )
         *_, law = op.split(inputs)
         total, products = mean * rows.n, (rows.n - 1) * cov + rows.n * pt.outer(mean, mean)
-        own = total[0], products[0, 0], total[1], products[0, 1], products[1, 1]
-        return FeasibleRegression(*law[:3], *own)
+        region_sums = total[0], products[0, 0], total[1], products[0, 1], products[1, 1]
+        return FeasibleRegression(*law[:3], *region_sums)
 
 
 def _padded(entries: list[np.ndarray], none: int) -> np.ndarray:
-    """Return a row of each, filled up with what stands for no entry."""
-    found = np.full((len(entries), max(map(len, entries))), none)
-    for row, own in zip(found, entries, strict=True):
-        row[: own.size] = own
-    return found
+    """Return index arrays as rows of a matrix, padded with `none`."""
+    padded = np.full((len(entries), max(map(len, entries))), none)
+    for row, indices in zip(padded, entries, strict=True):
+        row[: indices.size] = indices
+    return padded
 
 
 def _wrong_values(
@@ -315,18 +329,19 @@ def _wrong_values(
     labels: list[str],
     n: int,
 ) -> list[str]:
-    """Say what is wrong with values of n rows, in entries of releases; see `nearest_sample`."""
+    """Say which released values n rows cannot have; see `nearest_sample`."""
     width, products = len(labels), column_products(len(labels))
-    found = []
+    problems = []
     for row in np.unique(matrix, axis=0):
-        [mine] = np.nonzero((matrix == row).all(axis=1))
-        if row.any() and mine.size > 1 and np.unique(z[mine]).size < mine.size:
+        [repeated] = np.nonzero((matrix == row).all(axis=1))
+        if row.any() and repeated.size > 1 and np.unique(z[repeated]).size < repeated.size:
             product = products[int(np.flatnonzero(row)[0])]
-            found.append(
-                f"{entries[mine[0]][0]!r}: the sum of {'·'.join(labels[c] for c in product)} is "
-                f"released {mine.size} times with the same value, which separate draws of noise do "
-                f"not give: release each number once, of a symmetric matrix X'X the upper "
-                f"triangle, (X.T @ X)[np.triu_indices(d)]"
+            problems.append(
+                f"{entries[repeated[0]][0]!r}: the sum of "
+                f"{'·'.join(labels[c] for c in product)} is released {repeated.size} times with "
+                f"the same value, which separate draws of noise do not give: release each number "
+                f"once, of a symmetric matrix X'X the upper triangle, "
+                f"(X.T @ X)[np.triu_indices(d)]"
             )
     if n > width:
         mean, factor = nearest_sample(
@@ -336,13 +351,13 @@ def _wrong_values(
         worst = int(np.argmax(distance))
         if distance[worst] > _IMPOSSIBLE:
             name, number = entries[worst]
-            found.append(
+            problems.append(
                 f"{name!r}: no {n} rows have these sums: entry {number} is "
                 f"{distance[worst]:.3g} standard deviations of the noise from the nearest that "
                 f"rows have. Check the units, the order of the entries, the number of rows and the "
                 f"noise"
             )
-    return found
+    return problems
 
 
 # --- By groups ---------------------------------------------------------------------------------
@@ -378,17 +393,17 @@ class GroupedColumns(JointRows):
     def describe(self, release):
         """See `SumLaw.describe`."""
         rows, products = self.rows, column_products(self.rows.width)
-        [found] = [r for r in rows.releases if r.rv is release]
+        [row_release] = [r for r in rows.releases if r.rv is release]
         try:
-            used = np.unique(self.matrix(found.linear())[0].indices)
+            used = np.unique(self.matrix(row_release.linear())[0].indices)
         except Declined:
-            used = np.unique(self.matrix(found.of_sums())[0].indices)
-            what = f"a function of {len(found.maps)} sums"
+            used = np.unique(self.matrix(row_release.of_sums())[0].indices)
+            statistic = f"a function of {len(row_release.maps)} sums"
         else:
             terms = [products[p] for p in np.unique(used % len(products))]
-            what = ", ".join(f"Σ {'·'.join(rows.labels[j] for j in term)}" for term in terms)
+            statistic = ", ".join(f"Σ {'·'.join(rows.labels[j] for j in term)}" for term in terms)
         sizes = rows.sizes[np.unique(used // len(products))]
-        return groups_in_words(what, sizes, f"the rows {', '.join(rows.labels)}")
+        return groups_in_words(statistic, sizes, f"the rows {', '.join(rows.labels)}")
 
     def integrated(self):
         """See `SumLaw.integrated`."""
@@ -399,7 +414,7 @@ class GroupedColumns(JointRows):
 
 
 def _require_known(release: RowRelease) -> None:
-    """Decline what is no function of sums, with numbers that do not change."""
+    """Decline statistics that are no functions of sums with fixed coefficients."""
     if release.degree > 2:
         raise Declined(
             f"the release {release.name!r} is of products of {release.degree} columns: sums of "

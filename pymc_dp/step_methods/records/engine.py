@@ -21,16 +21,14 @@ from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
 from pymc_dp.graphs.draws import without_remarks
 from pymc_dp.graphs.values import is_itself, known_value, plain_function
 from pymc_dp.kernels import joined, key_of
-from pymc_dp.kernels.records import (
+from pymc_dp.kernels.records.chains import (
     Functions,
     LawFunctions,
-    RecordFunctions,
-    by_sums,
-    in_full,
     make_chain,
     make_sweeps,
     together,
 )
+from pymc_dp.kernels.records.sweeps import RecordFunctions, by_sums, in_full
 from pymc_dp.reading.factors import parameters
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
@@ -89,7 +87,7 @@ def _one_by_one(nested: tuple) -> Iterator[np.ndarray]:
 
 
 def chained(engines: Sequence[Engine]) -> Callable:
-    """Compile a chain of several blocks; see `kernels.records.make_chain`."""
+    """Compile a chain of several blocks; see `kernels.records.chains.make_chain`."""
     direct = any(engine.direct for engine in engines)
     functions = reduce(
         lambda others, own: together(own, others), [e.functions for e in reversed(engines)]
@@ -442,5 +440,5 @@ class Engine(Layout):
         return np.array([np.mean(x[position[rv]], axis=0)[index] for rv, index in self._columns])
 
     def sweep(self, rng, x, theta, env, axes, scales, sweeps: int, moves: int, turn: int):
-        """Run compiled sweeps; see `kernels.records.make_sweeps`."""
+        """Run compiled sweeps; see `kernels.records.chains.make_sweeps`."""
         return self._run(rng, theta, axes, scales, sweeps, moves, turn, *x, *env)

@@ -61,7 +61,7 @@ def _unreduced(condition: Variable) -> list[TensorVariable]:
 
 
 def refused(maps: list[TensorVariable], held: list[TensorVariable]) -> list[TensorVariable]:
-    """Put NaN into the first rows for every record that is not `held`; see `kernels.records`."""
+    """Put NaN into the first rows for every record that is not `held`; see `records.sweeps`."""
     if not held:
         return maps or [pt.zeros(())]
     fine = held[0]

@@ -7,7 +7,7 @@ from scipy import special, stats
 
 from pymc_dp.kernels import njit
 from pymc_dp.kernels.counts.binomial_sums import make_binomial_sum_draws, make_binomial_sums
-from pymc_dp.kernels.counts.sums import ADDITIVE
+from pymc_dp.kernels.counts.noise import ADDITIVE
 from pymc_dp.kernels.functions.count_masses import log_binomial
 from tests.agreement import counts_follow
 

@@ -5,7 +5,8 @@ import pytest
 from scipy import special, stats
 
 from pymc_dp.kernels.counts import laws as count_laws
-from pymc_dp.kernels.counts.sums import ADDITIVE, make_count_draw
+from pymc_dp.kernels.counts.noise import ADDITIVE
+from pymc_dp.kernels.counts.sums import make_count_draw
 from pymc_dp.kernels.counts.tables import Gaps, Releases, make_cell_sweep, pair_sweep, sums_of
 from tests.agreement import has_moments, same_means, values_follow
 

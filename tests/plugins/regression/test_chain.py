@@ -5,19 +5,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_dp.plugins.regression.kernels.chain import (
-    Proposal,
-    RegressionModel,
-    log_density,
+from pymc_dp.plugins.regression.kernels.chain import Proposal, run_sweeps
+from pymc_dp.plugins.regression.kernels.density import RegressionModel, log_density
+from pymc_dp.plugins.regression.kernels.statistics import (
     products_of_features,
-    proposal_shape,
-    run_sweeps,
     scatter,
     sums,
-    tune_proposal,
     unpack,
-    walked,
 )
+from pymc_dp.plugins.regression.kernels.tuning import proposal_shape, tune_proposal, walked
 from pymc_dp.plugins.regression.route import moments, start
 from tests.agreement import follows, has_moments, weighted
 from tests.references import references

@@ -1,1 +1,1 @@
-"""Numbers in, numbers out: the densities of sums by inversion."""
+"""Numbers in, numbers out: densities of noisy sums by inversion, and draws of sums."""

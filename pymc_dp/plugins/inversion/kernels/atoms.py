@@ -8,7 +8,7 @@ from pymc_dp.kernels import jit
 from pymc_dp.kernels.functions.count_masses import log_binomial_of_logs
 from pymc_dp.kernels.linked import V, linked
 
-_FALL = 40.0  # fall of the log of a term at which a sum stops
+_FALL = 40.0  # fall of the log of a term at which a sum is cut off
 
 
 @jit
@@ -24,9 +24,10 @@ def log_noise(e, b, sg):
 def two_values(lw, h, n, z, b, sg, grad):
     """Log density where a record contributes one of two values, and its derivative by z.
 
-    By the sum over their count; `grad` is filled with the derivatives by lw.
+    It is a sum over the number of records with the second value. Fills `grad` with the derivatives
+    by lw.
     """
-    # Log masses that keep the digits of the smaller one.
+    # Logs keep the digits of the smaller mass.
     lq, lp = lw[0], lw[1]
     jump = h[1] - h[0]
     at_zero = z - n * h[0]
@@ -73,13 +74,13 @@ def two_values(lw, h, n, z, b, sg, grad):
 def few_values(lw, h, center, n, lp, z, b, sg, grad, by_number):
     """Log density, and its derivative by z, for one or two values.
 
-    Their masses need not add up to 1. Sums are of h + center, but for n center; see `line.line`
-    for n and lp, and for what is filled.
+    The masses need not add up to 1. A sum of n + k records is that of their values h + center, less
+    n center. `line.line` describes n and lp, and the derivatives that fill `grad` and `by_number`.
     """
     log_mass = lw[0]
     if h.size > 1:
         log_mass = max(lw[0], lw[1]) + math.log1p(math.exp(-abs(lw[1] - lw[0])))
-    own, total, slope = np.zeros(2)[: h.size], -math.inf, 0.0
+    by_mass, total, slope = np.zeros(2)[: h.size], -math.inf, 0.0
     grad[:] = 0.0
     for k in range(lp.size):
         by_number[k] = 0.0
@@ -87,18 +88,18 @@ def few_values(lw, h, center, n, lp, z, b, sg, grad, by_number):
         if lp[k] == -math.inf:
             continue
         if h.size == 1:
-            found, by_z = log_noise(value - size * h[0], b, sg)
-            own[0] = size
+            log_density, by_z = log_noise(value - size * h[0], b, sg)
+            by_mass[0] = size
         else:
-            found, by_z = two_values(lw - log_mass, h, size, value, b, sg, own)
-        found += lp[k] + size * log_mass
-        top = max(total, found)
+            log_density, by_z = two_values(lw - log_mass, h, size, value, b, sg, by_mass)
+        log_density += lp[k] + size * log_mass
+        top = max(total, log_density)
         old = math.exp(total - top)
-        share = math.exp(found - top)
+        share = math.exp(log_density - top)
         total = top + math.log(old + share)
         old, share = old / (old + share), share / (old + share)
         by_number *= old
         by_number[k] = share
-        grad[:] = old * grad + share * own
+        grad[:] = old * grad + share * by_mass
         slope = old * slope + share * by_z
     return total, slope

@@ -2,17 +2,17 @@ r"""Exact draws of a sum of n independent records given its noisy release.
 
 A record's contribution has masses :math:`w_j` on the values :math:`h_j` of quadrature nodes, see
 `line`. With a tilt t, sums :math:`s` of n draws from :math:`w_j e^{t \cdot h_j} / M(t)` have the
-density :math:`f(s) e^{t \cdot s} / M(t)^n`, so that one of them is kept with the probability
+density :math:`f(s) e^{t \cdot s} / M(t)^n`. A sum that is kept with the probability
 
 .. math::
 
     \eta(z \mid s) e^{-t \cdot s} / \max_r \eta(z \mid r) e^{-t \cdot r}
 
-and is a draw from :math:`p(s \mid z) \propto f(s)\, \eta(z \mid s)`. The maximum is at
+is a draw from :math:`p(s \mid z) \propto f(s)\, \eta(z \mid s)`. The maximum is at
 :math:`r = z - \sigma^2 t`, under Laplace noise of scale b at z as long as :math:`|t| \le 1/b`.
 With t at the saddlepoint the sums lie around it, however far out z is: about one in
-:math:`\sqrt{1 + V / \sigma^2}` is kept, V the variance of the tilted sum. How often each node is
-met in n draws is multinomial, so that a trial takes no more time than there are nodes.
+:math:`\sqrt{1 + V / \sigma^2}` is kept, V the variance of the tilted sum. The numbers of records at
+each node are multinomial, so that the cost of a trial grows with the nodes, not with n.
 """
 
 import math
@@ -20,7 +20,8 @@ import math
 import numpy as np
 
 from pymc_dp.kernels import jit
-from pymc_dp.plugins.inversion.kernels.line import LARGEST_TAIL, TOLERANCE, saddlepoint, tilted
+from pymc_dp.plugins.inversion.kernels.contour import LARGEST_TAIL, saddlepoint, tilted
+from pymc_dp.plugins.inversion.kernels.line import TOLERANCE
 from pymc_dp.plugins.inversion.kernels.release import missed
 
 _MOST_TRIALS = 100_000
@@ -28,7 +29,7 @@ _MOST_TRIALS = 100_000
 
 @jit
 def _tilt(lw, h, n, z, sg2, limit, pi):
-    """Solve n K'(t) + sg2 t = z for the tilt, the nearest within the limit; any is exact."""
+    """Solve n K'(t) + sg2 t = z for a tilt within the limit, roughly: draws are exact for any t."""
     if h.max() == h.min():
         return 0.0
     if limit < math.inf:
@@ -49,7 +50,7 @@ def _log_kept(s, z, t, b, sg):
 
 @jit
 def draw_sum(rng, log_weight, h, cut, n, z, b, sg):
-    """Draw the sum of n records given its release, of which the noise is b or sg; NaN if not found.
+    """Draw the sum of n records given its release, with noise b or sg; NaN if none is found.
 
     Parameters
     ----------
@@ -65,8 +66,8 @@ def draw_sum(rng, log_weight, h, cut, n, z, b, sg):
     limit = 1.0 / b if b > 0.0 else math.inf
     t = _tilt(lw, h, n, z, sg * sg, limit, pi)
     for _ in range(60):
-        others = lw + t * h
-        pi[:] = np.exp(others - others.max())
+        log_tilted = lw + t * h
+        pi[:] = np.exp(log_tilted - log_tilted.max())
         pi /= pi.sum()
         if np.dot(pi, cut) < LARGEST_TAIL:
             break
@@ -75,7 +76,7 @@ def draw_sum(rng, log_weight, h, cut, n, z, b, sg):
         return math.nan
     order = np.argsort(-pi)
     order = order[: np.count_nonzero(pi > 0.0)]
-    # Of what is left, the share of each node: from the smallest up, so that it keeps its digits.
+    # The share of each node in the mass of the nodes from it on, added up from the smallest.
     share = np.empty(order.size)
     left = 0.0
     for j in range(order.size - 1, -1, -1):

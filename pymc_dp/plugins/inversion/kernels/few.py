@@ -1,14 +1,14 @@
 r"""Density of a noisy sum of few independent records from quadrature nodes of their law.
 
-With few records Laplace noise leaves kinks in the density :math:`p_n`, and its inversion from the
-characteristic function falls off slowly. It is found record by record instead,
+With few records Laplace noise leaves kinks in the density :math:`p_n`, and its characteristic
+function falls off slowly. The density is computed record by record instead,
 
 .. math:: p_n(z) = \int p_{n-1}(z - h(x)) \, dP(x),
 
 over panels that are split where :math:`p_{n-1}` is not smooth: where it changes fast, and at the
-sums of atoms and of ends of the law. Between these :math:`\log p_n` is kept as Legendre series on
-cells as narrow as it takes; beyond all sums of n records it is linear. All terms are positive, so
-that their logs have their digits however far z is in a tail.
+kinks, the sums of atoms and of ends of the law. Between kinks :math:`\log p_n` is tabled as
+Legendre series on cells that are as narrow as the accuracy needs; beyond all sums of n records it
+is linear. All terms are positive, so that logs have all digits however far z is in a tail.
 """
 
 import math
@@ -27,15 +27,15 @@ _TABLE = f"Tuple(({V}, b1[::1], {M}, {M}))"
 CELLS = 512  # most cells of a table
 _TABLED = 1e-10  # largest coefficient of high degree of a log density on a cell
 _FALL = 12.0  # largest fall of a log density across the nodes of a rule
-_CLOSE = 1e-14  # points at this distance, relative to the reach of the law, are one
-_NOTHING = 45.0  # fall of a log density at which a panel adds nothing
-_SLACK = 300.0  # logs may exceed their reference by this
+_CLOSE = 1e-14  # distance, relative to the reach of the law, below which points are merged
+_NOTHING = 45.0  # fall of a log density at which a panel is left out
+_SLACK = 300.0  # most by which a log may exceed the reference that terms are scaled by
 # Coefficients of the Legendre series through values at the nodes.
 _SERIES = np.array([
     (2 * k + 1) / 2 * WEIGHTS * np.polynomial.legendre.Legendre.basis(k)(NODES)
     for k in range(RULE)
 ])  # fmt: skip
-# Of the recurrence of the polynomials.
+# Coefficients of the recurrence of the Legendre polynomials.
 _UP = np.array([(2 * m + 1) / (m + 1) for m in range(RULE)])
 _DOWN = np.array([m / (m + 1) for m in range(RULE)])
 
@@ -60,7 +60,7 @@ def _sums(c, basis, out):
 
 
 @jit
-def _at(c, x):
+def _series_at(c, x):
     """Return a Legendre series and its derivative."""
     value, slope = c[0] + c[1] * x, c[1]
     before, now, slope_before, slope_now = 1.0, x, 0.0, 1.0
@@ -74,12 +74,12 @@ def _at(c, x):
 
 @jit
 def _position(c, target, ends):
-    """Where on its panel a monotone series has a value."""
+    """Return the point of a panel, in [-1, 1], at which a monotone series has a value."""
     sign = 1.0 if c[1] > 0.0 else -1.0
     low, high = -1.0, 1.0
     x = sign * (2.0 * (target - ends[0]) / (ends[1] - ends[0]) - 1.0)
     for _ in range(60):
-        value, slope = _at(c, x)
+        value, slope = _series_at(c, x)
         gap = target - value
         if gap * sign > 0.0:
             low = x
@@ -95,7 +95,7 @@ def _position(c, target, ends):
 
 @jit
 def _next(c):
-    """Estimate the coefficients that a series would have next."""
+    """Estimate the size of the next coefficients of a series."""
     before, after = np.abs(c[-4:-2]).max(), np.abs(c[-2:]).max()
     return after * min(after / before, 1.0) if before > 0.0 else after
 
@@ -104,9 +104,9 @@ def _next(c):
 def _panels(mass, value, width, b):
     """Series on the panels of a gathered law, and the values at which the law is not smooth.
 
-    Returns the places of the atoms and of the first nodes of the panels, the largest log masses of
-    these, the series of log density and value, the ends, those values, and the relative errors of
-    sums over a panel that is whole and over one that is split.
+    Returns the indices of the atoms and of the panels' first nodes; the panels' largest log masses,
+    series of log density and of value, and ends; the values at which the law is not smooth; and the
+    relative errors of sums over a whole panel and over a split one.
     """
     [atoms] = np.nonzero(width == 0.0)
     firsts = np.nonzero(width != 0.0)[0][::RULE]
@@ -114,30 +114,30 @@ def _panels(mass, value, width, b):
     density, series = np.zeros((firsts.size, RULE)), np.zeros((firsts.size, RULE))
     error = np.zeros((firsts.size, 2))
     for p in range(firsts.size):
-        own = slice(firsts[p], firsts[p] + RULE)
-        top[p] = mass[own].max()
-        shape, offset = np.exp(mass[own] - top[p]) / WEIGHTS, value[own] - value[firsts[p]]
-        density[p] = np.dot(_SERIES, mass[own] - np.log(WEIGHTS))
-        series[p] = np.dot(_SERIES, value[own])
+        nodes = slice(firsts[p], firsts[p] + RULE)
+        top[p] = mass[nodes].max()
+        shape, offset = np.exp(mass[nodes] - top[p]) / WEIGHTS, value[nodes] - value[firsts[p]]
+        density[p] = np.dot(_SERIES, mass[nodes] - np.log(WEIGHTS))
+        series[p] = np.dot(_SERIES, value[nodes])
         error[p, 0] = _unresolved(shape) + _unresolved(offset) * width[firsts[p]] / b
         error[p, 1] = _next(density[p]) + _next(series[p]) / b
         right = series[p].sum()
         left = series[p, ::2].sum() - series[p, 1::2].sum()
         ends[p, 0], ends[p, 1] = min(left, right), max(left, right)
-    # Ends that panels share are none of the law, and where an atom is one, it has the digits.
+    # Ends that two panels share are no ends of the law; at an atom, the atom's value is exact.
     lone = np.ones((firsts.size, 2), dtype=np.bool_)
     for p in range(firsts.size):
         for i in range(2):
             end = ends[p, i]
             close = 1e-6 * (ends[p, 1] - ends[p, 0]) + 1e-14 * abs(end)
-            others = np.concatenate((ends[:, 1 - i], value[atoms]))
-            lone[p, i] = np.abs(others - end).min() > close
+            other_points = np.concatenate((ends[:, 1 - i], value[atoms]))
+            lone[p, i] = np.abs(other_points - end).min() > close
     points = np.concatenate((ends.ravel()[lone.ravel()], value[atoms]))
     return atoms, firsts, top, density, series, ends, np.sort(points), error
 
 
 @linked(f"void({_TABLE}, f8, {V}, f8, {M}, {V}, {V}, b1)")
-def _log_densities(table, y, h, b, basis, found, slopes, full):
+def _log_densities(table, y, h, b, basis, logs, slopes, full):
     """Fill in the logs of a tabled density at y - h, and their derivatives."""
     edges, _, series, outer = table
     close = 1e-15 * (abs(outer[0, 0]) + abs(outer[0, 1]))
@@ -145,9 +145,9 @@ def _log_densities(table, y, h, b, basis, found, slopes, full):
     for j in range(h.size):
         d = y - h[j]
         if d <= outer[0, 0] + close:
-            found[j], slopes[j] = outer[1, 0] + (d - outer[0, 0]) / b, 1.0 / b
+            logs[j], slopes[j] = outer[1, 0] + (d - outer[0, 0]) / b, 1.0 / b
         elif d >= outer[0, 1] - close:
-            found[j], slopes[j] = outer[1, 1] - (d - outer[0, 1]) / b, -1.0 / b
+            logs[j], slopes[j] = outer[1, 1] - (d - outer[0, 1]) / b, -1.0 / b
         else:
             i = min(max(np.searchsorted(edges, d) - 1, 0), edges.size - 2)
             cells[j], x[j] = i, 2.0 * (d - edges[i]) / (edges[i + 1] - edges[i]) - 1.0
@@ -157,11 +157,11 @@ def _log_densities(table, y, h, b, basis, found, slopes, full):
     for j in range(h.size):
         i = cells[j]
         if i >= 0:
-            found[j] = 0.0
+            logs[j] = 0.0
             for m in range(RULE):
-                found[j] += series[i, m] * basis[m, j]
+                logs[j] += series[i, m] * basis[m, j]
             if full:
-                slopes[j] = _at(series[i], x[j])[1] * 2.0 / (edges[i + 1] - edges[i])
+                slopes[j] = _series_at(series[i], x[j])[1] * 2.0 / (edges[i + 1] - edges[i])
 
 
 @jit
@@ -196,8 +196,8 @@ def _splits(table, y, b, ends, series, x):
 def _convolve(mass, value, law, table, y, b, grad, full):
     """Log density with one more record than tabled.
 
-    If in full, its derivative by y and its relative error are returned, too, and `grad` is filled
-    with the share of each node or atom.
+    With `full`, also returns its derivative by y and its relative error, and fills `grad` with the
+    share of each node or atom.
     """
     atoms, firsts, top, density, series, ends, _, errors = law
     splits = np.zeros(CELLS + 16)
@@ -205,10 +205,10 @@ def _convolve(mass, value, law, table, y, b, grad, full):
     grad[:] = 0.0
     size = max(RULE, atoms.size)
     basis, basis_h = np.zeros((RULE, size)), np.zeros((RULE, size))
-    found, slopes, x = np.zeros(size), np.zeros(size), np.zeros(RULE)
+    logs, slopes, x = np.zeros(size), np.zeros(size), np.zeros(RULE)
     h, log_mass, moments = np.zeros(RULE), np.zeros(RULE), np.zeros(RULE)
     outer = table[3]
-    # First the atoms, then panels that meet the table; of the others most add nothing.
+    # First the atoms, then panels that meet the table, then the others, most of which are left out.
     for turn in range(-1 if atoms.size else 0, 2 * firsts.size):
         p = turn % firsts.size if turn >= 0 else -1
         pieces, points = 1, atoms.size if p < 0 else RULE
@@ -229,15 +229,15 @@ def _convolve(mass, value, law, table, y, b, grad, full):
                 _basis(x, basis_h)
                 _sums(series[p], basis_h, h)
                 _sums(density[p], basis_h, log_mass)
-                _log_densities(table, y, h, b, basis, found, slopes, full)
+                _log_densities(table, y, h, b, basis, logs, slopes, full)
             elif p < 0:
-                _log_densities(table, y, value[atoms], b, basis, found, slopes, full)
+                _log_densities(table, y, value[atoms], b, basis, logs, slopes, full)
             else:
-                own = value[firsts[p] : firsts[p] + RULE]
-                _log_densities(table, y, own, b, basis, found, slopes, full)
+                panel_values = value[firsts[p] : firsts[p] + RULE]
+                _log_densities(table, y, panel_values, b, basis, logs, slopes, full)
             for j in range(points):
                 g = atoms[j] if p < 0 else firsts[p] + j
-                log_term = found[j] + (log_mass[j] if pieces > 1 else mass[g])
+                log_term = logs[j] + (log_mass[j] if pieces > 1 else mass[g])
                 if log_term > reference + _SLACK:
                     shrink = math.exp(reference - log_term)
                     total, slope, error = total * shrink, slope * shrink, error * shrink
@@ -276,7 +276,7 @@ def _tabled(mass, value, law, table, b, low, high, kinks, grad):
     edges, at_kink = np.zeros(CELLS + 1), np.ones(CELLS + 1, dtype=np.bool_)
     series, logs = np.zeros((CELLS, RULE)), np.zeros(RULE)
     count, short = 0, 0.0
-    fall = _FALL if law[1].size else math.inf  # no rule for atoms
+    fall = _FALL if law[1].size else math.inf  # atoms need no quadrature
     edges[0] = max(low, kinks[0])
     for kink in kinks[1:]:
         start, stop = edges[count], min(kink, high)
@@ -292,14 +292,14 @@ def _tabled(mass, value, law, table, b, low, high, kinks, grad):
                 logs[j] = _convolve(mass, value, law, table, point, b, grad, False)[0]
             series[count] = np.dot(_SERIES, logs)
             missed = np.abs(series[count, RULE - 2 :]).max()
-            # Nodes see no layer, of width b, at a kink that is far from them.
+            # Nodes may miss a layer of width b at a kink.
             for side in range(2):
                 point = left + b if side == 0 else left + width - b
                 touches = left == start if side == 0 else width == stop - left
                 if width > 16.0 * b and touches:
                     seen = _convolve(mass, value, law, table, point, b, grad, False)[0]
                     x = 2.0 * (point - left) / width - 1.0
-                    missed = max(missed, abs(_at(series[count], x)[0] - seen))
+                    missed = max(missed, abs(_series_at(series[count], x)[0] - seen))
             missed -= 1e-15 * np.abs(logs).max()
             if width > least and (missed > _TABLED or logs.max() - logs.min() > fall):
                 width *= 0.5
@@ -324,16 +324,16 @@ def few_records(log_weight, h, cut, most, z, b):
     Returns
     -------
     For each number of records: log density, its derivative by z, those by the log weights, and the
-    estimated relative error (infinite where the nodes are none of a law on monotone panels).
+    estimated relative error (infinite unless the values are monotone on each panel).
     """
     logp, slope, error = np.zeros(most + 1), np.zeros(most + 1), np.zeros(most + 1)
     grad = np.zeros((most + 1, h.size))
     logp[0], slope[0] = log_noise(z, b, 0.0)
-    own = log_weight.copy()
+    log_mass = log_weight.copy()
     for start in range(0, h.size, RULE):
-        if own[start : start + RULE].max() > -math.inf:
-            own[start : start + RULE] = np.maximum(own[start : start + RULE], -1e5)
-    group, mass, value, width, tail, log_total, _ = _gather(own, h, cut)
+        if log_mass[start : start + RULE].max() > -math.inf:
+            log_mass[start : start + RULE] = np.maximum(log_mass[start : start + RULE], -1e5)
+    group, mass, value, width, tail, log_total, _ = _gather(log_mass, h, cut)
     law = _panels(mass, value, width, b)
     firsts, points = law[1], law[6]
     known = np.isfinite(value).all() and value.size > 0
@@ -351,7 +351,7 @@ def few_records(log_weight, h, cut, most, z, b):
     for n in range(1, most + 1):
         logp[n], slope[n], missed = _convolve(mass, value, law, table, z, b, share, True)
         error[n] = short + n * (missed + np.dot(share, tail)) + abs(log_total)
-        grad[n] = _spread_out(own, log_total, group, mass, n * share)
+        grad[n] = _spread_out(log_mass, log_total, group, mass, n * share)
         if n < most:
             sums = np.sort((kinks.reshape(-1, 1) + points).ravel())
             far = np.diff(sums) > _CLOSE * (points[-1] - points[0])

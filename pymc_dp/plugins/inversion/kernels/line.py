@@ -24,13 +24,14 @@ other terms are those of the two exponential tails :math:`A_\pm e^{\mp x / b}` w
 
 This holds on either side of the poles and on them: deep in a tail only a residue is left.
 
-Where h clips, one or two values of a record have mass of their own, and the density has a corner
-wherever all records may have these: the integrand falls off as slowly as the noise's. These sums
-are added one by one, and :math:`M^n - M_0^n` is inverted, :math:`M_0` being their part of M.
+If h clips, a record has one or two values with mass of their own, atoms, and the density has a
+corner at each sum of atoms: the integrand falls off as slowly as the transform of the noise. Sums
+of atoms are added one by one, and :math:`M^n - M_0^n` is inverted, :math:`M_0` being the atoms'
+part of M.
 
-Where nobody knows how many records there are, :math:`M^n` is everywhere the generating function
-:math:`G(M) = \sum_n p_n M^n` of their number, which has the window :math:`n_0, n_0 + 1, \dots`
-with any positive :math:`p_n`: one inversion for all of them. A known n is a window of one.
+If the number of records is unknown, the generating function :math:`G(M) = \sum_n p_n M^n` of the
+number takes the place of :math:`M^n`, with weights :math:`p_n` for :math:`n_0, n_0 + 1, \dots`: one
+inversion for all numbers. A known n is a window of one.
 """
 
 import math
@@ -41,13 +42,20 @@ from pymc_dp.kernels import jit, njit
 from pymc_dp.kernels.functions.count_masses import log_sigmoid
 from pymc_dp.kernels.linked import V, linked
 from pymc_dp.plugins.inversion.kernels.atoms import few_values
+from pymc_dp.plugins.inversion.kernels.contour import (
+    extent,
+    log_mgf,
+    log_total,
+    numbers,
+    saddlepoint,
+    tilted,
+    within_tails,
+)
 
-LOG_TINY = 35.0  # aliases are cut at exp(-LOG_TINY)
-LARGEST_TAIL = 1e-15  # tilted mass allowed at the ends where the law was cut
 TOLERANCE = 1e-5  # largest error estimate, relative to the density, that is let through
-MOST_STEPS = 1 << 14
-FEWEST_TERMS = 16  # of an integrand that is cut off: Normal sums, the smoothest, take as many
-_CORNERS = -37.0  # log of the mass of records at atoms alone, above which they are taken apart
+MOST_STEPS = 1 << 14  # of the midpoint rule
+FEWEST_TERMS = 16  # of an integrand that is cut off; Normal sums, the smoothest, need so many
+_CORNERS = -37.0  # log of the mass of sums of atoms above which these are added one by one
 NEGLIGIBLE = 1e-14  # expected number of records at a node that need not be resolved
 COARSER = 0.8  # cut-off of the second sum, whose difference estimates the error of the first
 # Gauss-Legendre with 16 nodes integrates exp(i theta x) over [-1, 1] to 3e-45 theta^32. A panel of
@@ -55,148 +63,11 @@ COARSER = 0.8  # cut-off of the second sum, whose difference estimates the error
 PHASE, GAIN = 6.0, 0.4
 
 
-@jit
-def log_mgf(lw, h, t):
-    """Log of sum(exp(lw + t h)) for sum(exp(lw)) = 1, to relative accuracy for small t."""
-    top = -math.inf
-    spread = 0.0
-    for j in range(h.size):
-        spread = max(spread, abs(t * h[j]))
-        top = max(top, lw[j] + t * h[j])
-    total = 0.0
-    if spread < 1.0:
-        for j in range(h.size):
-            total += math.exp(lw[j]) * math.expm1(t * h[j])
-        return math.log1p(total)
-    for j in range(h.size):
-        total += math.exp(lw[j] + t * h[j] - top)
-    return top + math.log(total)
-
-
-@jit
-def tilted(lw, h, t, pi):
-    """Fill pi with the law tilted by t; returns its mean and variance."""
-    top = -math.inf
-    for j in range(h.size):
-        top = max(top, lw[j] + t * h[j])
-    total = mean = 0.0
-    for j in range(h.size):
-        pi[j] = math.exp(lw[j] + t * h[j] - top)
-        total += pi[j]
-    for j in range(h.size):
-        pi[j] /= total
-        mean += pi[j] * h[j]
-    variance = 0.0
-    for j in range(h.size):
-        variance += pi[j] * (h[j] - mean) ** 2
-    return mean, variance
-
-
-@jit
-def numbers(lp, a, omega):
-    """Fill omega with the law of records beyond the first n, each of which counts exp(a).
-
-    Returns the log of its total, its mean and its variance.
-    """
-    if lp.size == 1:
-        omega[0] = 1.0
-        return lp[0], 0.0, 0.0
-    top = -math.inf
-    for k in range(lp.size):
-        omega[k] = lp[k] + k * a
-        top = max(top, omega[k])
-    total = mean = square = 0.0
-    for k in range(lp.size):
-        omega[k] = math.exp(omega[k] - top)
-        total += omega[k]
-        mean += k * omega[k]
-    mean /= total
-    for k in range(lp.size):
-        omega[k] /= total
-        square += omega[k] * (k - mean) ** 2
-    return top + math.log(total), mean, square
-
-
-@jit
-def saddlepoint(lw, h, center, n, lp, zeta, sg2, pi, omega):
-    """Solve K'(t) + sg2 t = zeta, not to the last digit: any contour gives the same integral.
-
-    K is the cumulant generating function of a sum of values h + center, less n center; see `line`.
-    """
-    mean, variance = tilted(lw, h, 0.0, pi)
-    reach = h.max() - h.min()
-    t, lo, hi = 0.0, -math.inf, math.inf
-    for _ in range(60):
-        more = spread = 0.0
-        if lp.size > 1:
-            _, more, spread = numbers(lp, log_mgf(lw, h, t) + center * t, omega)
-        slope = (n + more) * variance + spread * (mean + center) ** 2 + sg2
-        gap = zeta - n * mean - more * (mean + center) - sg2 * t
-        if abs(gap) <= 1e-3 * math.sqrt(slope):
-            break
-        if gap > 0.0:
-            lo = t
-        else:
-            hi = t
-        # The curvature changes once a step moves the weights by some e-folds.
-        longest = (3.0 + abs(t) * reach) / reach
-        step = min(max(gap / slope, -longest), longest) if slope > 0.0 else longest * np.sign(gap)
-        t += step
-        if not lo < t < hi:
-            t = 0.5 * (lo + hi)
-        mean, variance = tilted(lw, h, t, pi)
-    return t
-
-
-@jit
-def within_tails(lw, h, tail, t, pi):
-    """Take t back towards 0 until the ends, where the law was cut, carry no mass."""
-    tilted(lw, h, t, pi)
-    if np.dot(pi, tail) < LARGEST_TAIL:
-        return t
-    inside, outside = 0.0, t
-    for _ in range(12):
-        middle = 0.5 * (inside + outside)
-        tilted(lw, h, middle, pi)
-        if np.dot(pi, tail) < LARGEST_TAIL:
-            inside = middle
-        else:
-            outside = middle
-    return inside
-
-
-@jit
-def log_total(lw, h, center, n, lp, t, omega):
-    """Log of the generating function of the sum, see `saddlepoint`; fills omega as `numbers`."""
-    own = log_mgf(lw, h, t)
-    log_number, more, spread = numbers(lp, own + center * t, omega)
-    return n * own + log_number, more, spread
-
-
-@jit
-def extent(lw, h, center, n, lp, zeta, sg2, t, base, start, sign, omega):
-    """Distance that the tilted sum exceeds with probability e^-35, and Chernoff's exponent."""
-    best, at = math.inf, 0.0
-    for factor in (2.0, 0.5):
-        # The distance is quasiconvex in c: walk up, and down if the first step up is no gain.
-        c = start if factor == 2.0 else 0.5 * start
-        while 1e-6 * start < c < 1e6 * start:
-            s = t + sign * c
-            bound = log_total(lw, h, center, n, lp, s, omega)[0] - base - sign * c * zeta
-            bound += sg2 * (sign * t * c + 0.5 * c * c)
-            distance = (max(bound, 0.0) + LOG_TINY) / c
-            if distance >= best:
-                break
-            best, at = distance, c
-            c *= factor
-    return best, at
-
-
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def rotate(c, s, dc, ds, pi):
     """Advance c + is = exp(ix) - 1 by a step of the frequency; returns the sums under pi.
 
-    Differences from 1 are kept, so that n log(phi) has its digits for any n.
+    The differences from 1 are kept, so that n log(phi) has all digits for any n.
     """
     re = im = 0.0
     for j in range(c.size):
@@ -249,7 +120,7 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
     lw, h : log masses, normalised, and values.
     dh : width of the panel that a node belongs to, 0 for an atom.
     tail : share of a node's mass that lies where the law was cut.
-    n, lp : the least number of records, and the log weights of n, n + 1, ... of them; [0] for a
+    n, lp : the least number of records, and the log weights of n, n + 1, ... records; [0] for a
         known number.
     z : released value.
     b, sg : scale of the Laplace part and standard deviation of the Gaussian part of the noise.
@@ -267,7 +138,7 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
     h = h - center
     zeta = z - n * center
     sg2 = sg * sg
-    # Log of the two residues, and of how much of each lies on this side of the contour.
+    # Logs of the two residues, and of the share of each that is added.
     poles = np.array([1.0, -1.0]) / b if b > 0.0 else np.empty(0)
     residues, shares = np.empty(poles.size), np.full(poles.size, -math.inf)
     atoms_share = np.full(poles.size, -math.inf)
@@ -292,11 +163,11 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
     else:
         t = saddlepoint(lw, h, center, n, lp, zeta, sg2, pi, omega)
         t = within_tails(lw, h, tail, t, pi)
-        base, more, spread = log_total(lw, h, center, n, lp, t, omega)
+        base, extra, spread = log_total(lw, h, center, n, lp, t, omega)
         mean, variance = tilted(lw, h, t, pi)
         lost = np.dot(pi, tail)
         exponent = base - t * zeta + 0.5 * sg2 * t * t
-        variance = (n + more) * variance + spread * (mean + center) ** 2
+        variance = (n + extra) * variance + spread * (mean + center) ** 2
         start = 8.0 / math.sqrt(variance + sg2)
         right, c_right = extent(lw, h, center, n, lp, zeta, sg2, t, base, start, 1.0, omega)
         left, c_left = extent(lw, h, center, n, lp, zeta, sg2, t, base, start, -1.0, omega)
@@ -315,9 +186,9 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
             corners = b > 0.0 and sg == 0.0 and 0 < atoms.size < min(m, 3)
             corners = corners and log_corners > _CORNERS
             delta = zeta - n * mean - sg2 * t
-            own = atoms if corners else atoms[:0]
+            corner_atoms = atoms if corners else atoms[:0]
             count, cutoff = _fill(
-                h - mean, mean + center, dh, n, omega, pi, t, b, sg2, delta, step, own,
+                h - mean, mean + center, dh, n, omega, pi, t, b, sg2, delta, step, corner_atoms,
                 log_corners, terms, powers,
             )  # fmt: skip
     of_atoms, at_corners, log_corners, slope_corners = np.zeros(2), np.zeros(2), -math.inf, 0.0
@@ -329,13 +200,13 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
         )
         log_atoms = lw[atoms].max()
         log_atoms += math.log(np.exp(lw[atoms] - log_atoms).sum())
-        for i in range(poles.size):  # log of the share of the atoms' part in each
+        for i in range(poles.size):  # log of the atoms' share in each residue
             part = log_atoms + log_mgf(lw[atoms] - log_atoms, h[atoms], poles[i])
             part = n * part + numbers(lp, part + center * poles[i], omega)[0]
             atoms_share[i] = part - log_total(lw, h, center, n, lp, poles[i], omega)[0]
             residues[i] += math.log(-math.expm1(min(atoms_share[i], -1e-300)))
 
-    # Sum it up relative to the largest part.
+    # Add up all parts relative to the largest.
     top = max(exponent, log_corners)
     for i in range(poles.size):
         if shares[i] > -math.inf:
@@ -352,9 +223,9 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
         total += terms[0, k]
         slope -= t * terms[0, k] - u * terms[1, k]
         size += math.hypot(terms[0, k], terms[1, k])
-    # Where the law was cut about as much is missing as is left at the ends.
+    # A cut misses about as much mass as is left at the ends.
     error = factor * size * (1e-14 + most * lost)
-    if cutoff > 0.0:  # of too few terms both sums miss the same
+    if cutoff > 0.0:  # with too few terms both sums have the same error
         error += factor * abs(total - coarse) if count >= FEWEST_TERMS else math.inf
     total, slope = factor * total, factor * slope
     grad[:] = 0.0
@@ -382,15 +253,15 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
                 used[1 + i] = poles[i]
             slope -= poles[i] * part
             whole = part / -math.expm1(atoms_share[i])
-            _, more, _ = log_total(lw, h, center, n, lp, poles[i], omega)
-            grad += (n + more) * whole * pi
+            _, extra, _ = log_total(lw, h, center, n, lp, poles[i], omega)
+            grad += (n + extra) * whole * pi
             by_number += whole * omega
             if corners:
                 at_pole = log_atoms + log_mgf(lw[atoms] - log_atoms, h[atoms], poles[i])
-                _, more, _ = numbers(lp, at_pole + center * poles[i], omega)
+                _, extra, _ = numbers(lp, at_pole + center * poles[i], omega)
                 whole *= math.exp(atoms_share[i])
                 for a in atoms:
-                    grad[a] -= (n + more) * whole * math.exp(lw[a] + poles[i] * h[a] - at_pole)
+                    grad[a] -= (n + extra) * whole * math.exp(lw[a] + poles[i] * h[a] - at_pole)
                 by_number -= whole * omega
             error += part * most * np.dot(pi, tail)
     if corners:
@@ -416,15 +287,15 @@ def resolved(mass):
 
 
 @jit
-def _fill(x, mean, dh, n, omega, pi, t, b, sg2, delta, step, own, floor, terms, powers):
+def _fill(x, mean, dh, n, omega, pi, t, b, sg2, delta, step, corner_atoms, floor, terms, powers):
     """Evaluate the integrand, and its derivative by phi, up to where it is negligible.
 
-    The part of the atoms `own` alone is taken from it, and what that is by theirs is kept. A sum
-    over n + k records instead of n adds k times x + mean: `powers` are the integrand of n records,
-    and what one more multiplies it with. `floor` is the log of the mass of atoms alone.
+    The part of sums of `corner_atoms` alone is subtracted, and its derivatives are kept in `terms`.
+    `powers` holds the integrand of n records, and the factor of one more record. `floor` is the log
+    of the mass of sums of atoms.
 
-    Returns the number of nodes, and the frequency at which the integrand had to be cut off (0 if
-    it died out).
+    Returns the number of frequencies, and the frequency at which the integrand had to be cut off (0
+    if it died out).
     """
     limit, most = math.inf, n + omega.size - 1.0
     for j in range(x.size):
@@ -448,9 +319,9 @@ def _fill(x, mean, dh, n, omega, pi, t, b, sg2, delta, step, own, floor, terms, 
         turn = complex(math.cos(u * mean), math.sin(u * mean))
         value, slope = _term(re, im, n, omega, plain, u * delta, turn, powers[:2], k)
         terms[2, k], terms[3, k] = slope.real, slope.imag
-        if own.size:
+        if corner_atoms.size:
             o_re, o_im = -1.0, 0.0
-            for j in own:
+            for j in corner_atoms:
                 o_re += pi[j] * (1.0 + c[j])
                 o_im += pi[j] * s[j]
             part, slope = _term(o_re, o_im, n, omega, plain, u * delta, turn, powers[2:], k)

@@ -1,10 +1,10 @@
-"""Quadrature nodes for a law with a smooth unimodal density, placed by looking at the density.
+"""Quadrature nodes for a law with a smooth unimodal density, placed by evaluating the density.
 
 The real line (on which the support was mapped) is cut into pieces at the breakpoints of a statistic
 h. Every piece has a center, the point of it nearest to an inner point of the law, and two sides.
 First each side is scouted at distances that double; then panels of a Gauss-Legendre rule are laid
-over the part that carries mass, now or under a tilt exp(t h) that may matter. All of this is where
-to look, not what is there: nothing needs a derivative.
+over the part that carries mass, under the law itself or under a tilt exp(t h) that may be needed.
+Nodes only choose where to evaluate the law, so that none of this is differentiated.
 """
 
 import math
@@ -16,7 +16,7 @@ from pymc_dp.kernels.linked import V, linked
 
 RULE = 16
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(RULE)
-# Relative to max(1, |center|): scales from 1e-9 to 1e12.
+# Scouted distances, relative to max(1, |center|): for scales from 1e-9 to 1e12.
 DISTANCES = np.concatenate([[0.0], 1e-10 * 2.0 ** np.arange(74)])
 # Where a side is sampled, relative to its length: equidistant, and halving towards the center.
 SAMPLES = np.unique(np.concatenate([np.linspace(0.0, 1.0, 25), 0.5 ** np.arange(5, 40)]))
@@ -27,7 +27,7 @@ FARTHEST = 2000.0
 
 @jit
 def _reach(distance, g, top):
-    """Distance at which g is below top - DROP for good, between samples by a power law."""
+    """Distance from which on g is below top - DROP, interpolated by a power law."""
     last = -1
     for k in range(g.size):
         if g[k] >= top - DROP:
@@ -44,18 +44,18 @@ def _reach(distance, g, top):
     return min(1.05 * near * (far / near) ** power, far)
 
 
-_SIDES = "f8[:, :, ::1]"  # of pieces, both sides, points
+_SIDES = "f8[:, :, ::1]"  # array over pieces, both sides and points
 
 
 @linked(f"f8[:, ::1]({_SIDES}, {_SIDES}, {_SIDES}, f8, f8)")
 def reaches(y, g, h, target, tilt):
-    """How far each side of each piece matters.
+    """Return the distance up to which each side of each piece carries mass.
 
     Parameters
     ----------
     y, g, h : (pieces, 2, points) scouted points, log densities, and values of the statistic; the
         first point of a side is the center.
-    target, tilt : the value of h whose law is tilted to, and a bound of the tilt.
+    target, tilt : the value of h that a tilt has for its mean, and a bound of the tilt.
     """
     pieces, _, points = y.shape
     result = np.zeros((pieces, 2))
@@ -63,7 +63,7 @@ def reaches(y, g, h, target, tilt):
         top = -math.inf
         for side in range(2):
             for k in range(points):
-                # A pole at the end of the support may be met by rounding.
+                # By rounding, a point may hit a pole at the end of the support.
                 if top < g[piece, side, k] < math.inf:
                     top = g[piece, side, k]
         if top == -math.inf:
@@ -72,7 +72,7 @@ def reaches(y, g, h, target, tilt):
             distance = np.abs(y[piece, side] - y[piece, side, 0])
             density = np.where(np.isfinite(g[piece, side]), g[piece, side], -math.inf)
             values = h[piece, side]
-            own = _reach(distance, density, top)
+            untilted = _reach(distance, density, top)
             tilted = shift = 0.0
             for sign in (-1.0, 1.0):
                 exponent = density + sign * tilt * values
@@ -87,7 +87,7 @@ def reaches(y, g, h, target, tilt):
                 inside = low <= values[k] <= high and values[k] != values[0]
                 if (inside or k == 1) and density[k] > top - FARTHEST:
                     shift = max(shift, distance[min(k + 1, points - 1)])
-            result[piece, side] = max(own, min(tilted, own + shift))
+            result[piece, side] = max(untilted, min(tilted, untilted + shift))
     return result
 
 
@@ -95,14 +95,15 @@ def reaches(y, g, h, target, tilt):
 def panels(center, limit, reach, g, h, count, safe):
     """Lay `count` panels over each side of each piece.
 
-    Panels are short where the density or the statistic moves fast, longer where there is less mass.
+    Panels are short where the density or the statistic changes fast, longer where there is less
+    mass.
 
     Parameters
     ----------
     center, limit, reach : (pieces,), (pieces, 2), (pieces, 2) centers, distances to the ends of the
         pieces and distances to cover.
     g, h : log densities and values of the statistic at the `SAMPLES` of every side.
-    safe : where nodes of no weight are put.
+    safe : the position of nodes without weight.
 
     Returns
     -------
@@ -159,7 +160,7 @@ def _monitor(g, h, top, cumulated):
 
 @jit
 def _add_changes(fall, values, scale, cumulated):
-    """Add the cumulated absolute changes of some values, damped by a fall, as a share of all."""
+    """Add cumulated absolute changes of values, damped by a fall, as a share of their total."""
     change = np.zeros(cumulated.size)
     for k in range(cumulated.size - 1):
         damping = 1.0 + min(max(min(fall[k], fall[k + 1]), 0.0), 1e3) / scale

@@ -1,4 +1,4 @@
-"""Density of a noisy sum over a number of records that is known, or has weights."""
+"""Density of a noisy sum over a number of records that is known, or has a law."""
 
 import math
 
@@ -10,35 +10,36 @@ from pymc_dp.plugins.inversion.kernels.few import few_records
 from pymc_dp.plugins.inversion.kernels.line import TOLERANCE
 from pymc_dp.plugins.inversion.kernels.release import release_line
 
-FEW = 5  # records, below which a sum under Laplace noise has kinks
-PLAINLY = 1e-9  # largest error estimate of a density by few nodes
-_NOTHING = 35.0  # fall of a log density below which nothing is added
-_UNLIKELY = 27.0  # fall of a log weight from which on a number is left out, if that is nothing
+FEW = 5  # number of records below which a density under Laplace noise has kinks
+PLAINLY = 1e-9  # largest error estimate up to which a density by few nodes is taken
+_NOTHING = 35.0  # fall of a log density at which a number of records is left out
+_UNLIKELY = 27.0  # fall of a log weight at which a number is left out, if it cannot matter
 _LEFT_OUT = 1e-10  # share of a density that may be left out
-_AMONG = 14  # numbers of records among which densities are interpolated
-_SMOOTH = 1e-10  # largest error of what is interpolated
+_PLACES = 14  # numbers of records between which densities are interpolated
+_SMOOTH = 1e-10  # largest error of an interpolation
 
 
 @jit
 def _join(total, of_total, log_density, part):
-    """Add a density to a total; the derivatives of the total's log by those of both logs."""
+    """Return the log of a total plus a density; update the derivatives of the total's log."""
     if math.isnan(total) or math.isnan(log_density):
         return math.nan
     top = max(total, log_density)
     if not top > -math.inf:
         return total
-    before, own = math.exp(total - top), math.exp(log_density - top)
-    for mine, added in zip(of_total, part):  # noqa: B905  (numba has no strict=)
-        mine *= before / (before + own)
-        mine += own / (before + own) * added
-    return top + math.log(before + own)
+    before, added_density = math.exp(total - top), math.exp(log_density - top)
+    for derivative, added in zip(of_total, part):  # noqa: B905  (numba has no strict=)
+        derivative *= before / (before + added_density)
+        derivative += added_density / (before + added_density) * added
+    return top + math.log(before + added_density)
 
 
 @linked(f"Tuple((f8, {V}, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, f8, f8, f8)")
 def _few(log_weight, h, cut, few, n, lp, z, b, least):
-    """Log density of the numbers below FEW that may reach a level, and its derivatives.
+    """Log density over numbers of records below FEW, and its derivatives.
 
-    By the log weights of the nodes, by z, and by lp.
+    Numbers that cannot matter beside the log density `least` are left out. The derivatives are by
+    the log weights of the nodes, by z, and by lp.
     """
     grad, slope, by_number = np.zeros(log_weight.size), np.zeros(1), np.zeros(lp.size)
     total, most = -math.inf, -1
@@ -48,46 +49,46 @@ def _few(log_weight, h, cut, few, n, lp, z, b, least):
     if most < 0:
         return total, grad, slope, by_number
     first, last = 0, few
-    found = few_records(log_weight[:few], h[:few], cut[:few], most, z, b)
-    if not found[3].max() < PLAINLY:
+    densities = few_records(log_weight[:few], h[:few], cut[:few], most, z, b)
+    if not densities[3].max() < PLAINLY:
         first, last = few, h.size
-        found = few_records(log_weight[few:], h[few:], cut[few:], most, z, b)
-    logp, slopes, grads, error = found
+        densities = few_records(log_weight[few:], h[few:], cut[few:], most, z, b)
+    logp, slopes, grads, error = densities
     for k in range(most - int(n) + 1):
-        own = int(n) + k
+        number = int(n) + k
         if lp[k] == -math.inf:
             continue
-        if not error[own] < TOLERANCE:
+        if not error[number] < TOLERANCE:
             return math.nan, grad, slope, by_number
-        part = np.zeros(log_weight.size), np.full(1, slopes[own]), np.zeros(lp.size)
-        part[0][first:last] = grads[own]
+        part = np.zeros(log_weight.size), np.full(1, slopes[number]), np.zeros(lp.size)
+        part[0][first:last] = grads[number]
         part[2][k] = 1.0
-        total = _join(total, (grad, slope, by_number), logp[own] + lp[k], part)
+        total = _join(total, (grad, slope, by_number), logp[number] + lp[k], part)
     return total, grad, slope, by_number
 
 
 @linked(f"Tuple((f8, f8, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, f8, f8, f8)")
 def tiers(log_weight, h, cut, few, n, lp, z, b, sg):
-    """`release_line` by the first `few` nodes where these are plainly enough, or by the others.
+    """`release_line` by the first `few` nodes if they are accurate enough, else by the other nodes.
 
-    Of FEW records or more, where the noise is Laplace.
+    With Laplace noise it is for FEW records or more.
     """
     grad, rest = np.zeros(log_weight.size), (n, lp, z, b, sg)
-    found = release_line(log_weight[:few], h[:few], cut[:few], *rest, PLAINLY)
-    if not math.isnan(found[0]):
-        grad[:few] = found[2]
+    result = release_line(log_weight[:few], h[:few], cut[:few], *rest, PLAINLY)
+    if not math.isnan(result[0]):
+        grad[:few] = result[2]
     else:
-        found = release_line(log_weight[few:], h[few:], cut[few:], *rest, TOLERANCE)
-        grad[few:] = found[2]
-    return found[0], found[1], grad, found[3]
+        result = release_line(log_weight[few:], h[few:], cut[few:], *rest, TOLERANCE)
+        grad[few:] = result[2]
+    return result[0], result[1], grad, result[3]
 
 
 @linked(f"Tuple((f8, f8, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, f8, f8, f8)")
 def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
-    """`tiers` of any numbers of records.
+    """`tiers` for any numbers of records.
 
-    Fewer than FEW records under Laplace noise are added up by themselves. Numbers that are unlikely
-    are left out where no sum could make them matter.
+    Numbers below FEW under Laplace noise are computed by `few_records`. Unlikely numbers are left
+    out if no sum of so many records could make them matter.
     """
     [likely] = np.nonzero(lp >= lp.max() - _UNLIKELY)
     first, last = (likely[0], likely[-1] + 1) if likely.size else (0, lp.size)
@@ -101,12 +102,12 @@ def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
                 log_weight, h, cut, few, n + begin, lp[begin:last], z, b, sg
             )
         if begin > first:
-            own, by_node, by_z, of_numbers = _few(
+            log_few, by_node, by_z, of_numbers = _few(
                 log_weight, h, cut, few, n + first, lp[first:last], z, b, logp
             )
             slopes = np.full(1, slope)
             of_total = grad, slopes, by_number[first:last]
-            logp, slope = _join(logp, of_total, own, (by_node, by_z, of_numbers)), slopes[0]
+            logp, slope = _join(logp, of_total, log_few, (by_node, by_z, of_numbers)), slopes[0]
         left_out = np.exp(lp[:first]).sum() + np.exp(lp[last:]).sum()
         left_out /= 2.0 * b if b > 0.0 else sg * math.sqrt(2.0 * math.pi)
         if left_out <= _LEFT_OUT * math.exp(logp) or last - first == lp.size:
@@ -116,9 +117,9 @@ def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
 
 @linked(f"Tuple((f8, {V}, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, {V}, {V}, {V})")
 def release(log_weight, h, cut, few, n, lp, z, b, sg):
-    """`sparing_line` of a release that depends on the number of records.
+    """`sparing_line` for a release that depends on the number of records.
 
-    Then z, b and sg have an entry for each number, and the derivatives by z, too.
+    z, b, sg and the derivatives by z have an entry for each number.
     """
     slopes, by_number = np.zeros(lp.size), np.zeros(lp.size)
     most = np.where(b > 0.0, 0.5 / b, 1.0 / (sg * math.sqrt(2.0 * math.pi)))
@@ -127,9 +128,9 @@ def release(log_weight, h, cut, few, n, lp, z, b, sg):
         return -math.inf, slopes, np.zeros(log_weight.size), by_number
     first, last = likely[0], likely[-1] + 1
     while True:
-        own = n + first, lp[first:last], z[first:last], b[first:last], sg[first:last]
+        window = n + first, lp[first:last], z[first:last], b[first:last], sg[first:last]
         logp, slopes[first:last], grad, by_number[first:last] = _each_number(
-            log_weight, h, cut, few, *own
+            log_weight, h, cut, few, *window
         )
         share = np.exp(lp) * most
         left_out = share[:first].sum() + share[last:].sum()
@@ -140,24 +141,24 @@ def release(log_weight, h, cut, few, n, lp, z, b, sg):
 
 @linked(f"Tuple((f8, {V}, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, {V}, {V}, {V})")
 def _each_number(log_weight, h, cut, few, n, lp, z, b, sg):
-    """`release` with z, b and sg of each number; of many numbers the densities are interpolated."""
+    """`release` over all numbers; densities of many numbers are interpolated."""
     numbers = np.arange(lp.size)
-    if n >= FEW and lp.size > 2 * _AMONG:
+    if n >= FEW and lp.size > 2 * _PLACES:
         x = np.log(n + numbers)
         places, tests = _chosen(x, n)
         to_all = _interpolation(x, places)
         if _fits(to_all, places, z) and _fits(to_all, places, b) and _fits(to_all, places, sg):
-            looked = np.concatenate((places, tests))
-            logp, slope, grads = _at(log_weight, h, cut, few, n, z, b, sg, looked)
+            computed = np.concatenate((places, tests))
+            logp, slope, grads = _densities_at(log_weight, h, cut, few, n, z, b, sg, computed)
             each = to_all @ logp[: places.size]
             if np.abs(each[tests] - logp[places.size :]).max() < _SMOOTH:
                 return mixed(lp, each, slope, grads, places, to_all)
-    logp, slope, grads = _at(log_weight, h, cut, few, n, z, b, sg, numbers)
+    logp, slope, grads = _densities_at(log_weight, h, cut, few, n, z, b, sg, numbers)
     return mixed(lp, logp, slope, grads, numbers, np.zeros((0, 0)))
 
 
 @linked(f"Tuple(({V}, {V}, {M}))({V}, {V}, {V}, i8, f8, {V}, {V}, {V}, i8[::1])")
-def _at(log_weight, h, cut, few, n, z, b, sg, places):
+def _densities_at(log_weight, h, cut, few, n, z, b, sg, places):
     """Return the log densities of some numbers of records, and their derivatives."""
     logp, slope = np.empty(places.size), np.empty(places.size)
     grads = np.empty((places.size, log_weight.size))
@@ -171,9 +172,9 @@ def _at(log_weight, h, cut, few, n, z, b, sg, places):
 
 @linked(f"Tuple((f8, {V}, {V}, {V}))({V}, {V}, {V}, {M}, i8[::1], {M})")
 def mixed(lp, each, slope, grads, places, to_all):
-    """Add up the densities of all numbers; derivatives are those at some places.
+    """Add up the densities of all numbers, with derivatives at some places.
 
-    `to_all` interpolates between these; it is empty where all numbers are places.
+    `to_all` interpolates from these places to all numbers; it is empty if all numbers are places.
     """
     joint = each + lp
     top = joint.max()
@@ -190,13 +191,13 @@ def mixed(lp, each, slope, grads, places, to_all):
 
 @jit
 def _chosen(x, n):
-    """Return places of numbers whose logarithms are near Chebyshev's points, and two others.
+    """Return places of numbers whose logarithms are near Chebyshev's points, and two test places.
 
-    The others are where interpolation errs most, on each half.
+    The test places are those of the largest interpolation error on either half.
     """
     middle, half = 0.5 * (x[-1] + x[0]), 0.5 * (x[-1] - x[0])
-    at = np.exp(middle - half * np.cos(np.linspace(0.0, math.pi, _AMONG))) - n
-    places = np.unique(np.round(at)).astype(np.int64)
+    points = np.exp(middle - half * np.cos(np.linspace(0.0, math.pi, _PLACES))) - n
+    places = np.unique(np.round(points)).astype(np.int64)
     distance = np.ones(x.size)
     for k in places:
         distance *= np.abs(x - x[k]) / half
@@ -210,19 +211,19 @@ def _fits(to_all, places, values):
     """Whether values are smooth enough to be interpolated."""
     worst = 0.0
     for k in range(values.size):
-        found = 0.0
+        interpolated = 0.0
         for i in range(places.size):
-            found += to_all[k, i] * values[places[i]]
-        worst = max(worst, abs(found - values[k]))
+            interpolated += to_all[k, i] * values[places[i]]
+        worst = max(worst, abs(interpolated - values[k]))
     return worst <= _SMOOTH * np.abs(values).max()
 
 
 @jit
 def _interpolation(x, places):
     """Return the matrix that interpolates values at some places of x to all, by polynomials."""
-    found = np.ones((x.size, places.size))
+    matrix = np.ones((x.size, places.size))
     for i in range(places.size):
         for j in range(places.size):
             if i != j:
-                found[:, i] *= (x - x[places[j]]) / (x[places[i]] - x[places[j]])
-    return found
+                matrix[:, i] *= (x - x[places[j]]) / (x[places[i]] - x[places[j]])
+    return matrix

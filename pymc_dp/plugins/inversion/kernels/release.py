@@ -10,8 +10,8 @@ from pymc_dp.plugins.inversion.kernels.atoms import few_values
 from pymc_dp.plugins.inversion.kernels.line import line
 from pymc_dp.plugins.inversion.kernels.nodes import NODES, RULE, WEIGHTS
 
-_SPAN = 0.5 * (NODES[-1] - NODES[0])  # of the nodes of a panel
-_ROUNDING = 4e-16  # relative: of values that are the same
+_SPAN = 0.5 * (NODES[-1] - NODES[0])  # distance of the outer nodes of a panel of length one
+_ROUNDING = 4e-16  # relative difference up to which values count as equal
 # The last four Legendre coefficients of a function given at the nodes of a panel.
 _LAST = np.array([
     (2 * k + 1) / 2 * WEIGHTS * np.polynomial.legendre.Legendre.basis(k)(NODES)
@@ -74,7 +74,7 @@ def _resolution(log_weight, h, used):
 
 @linked(f"Tuple((i8[::1], {V}, {V}, {V}, {V}, f8, i8))({V}, {V}, {V})")
 def _gather(log_weight, h, cut):
-    """Normalise the law, and make one atom of nodes with equal values, as where h clips.
+    """Normalise the law, and merge nodes with equal values, as where h clips, into one atom.
 
     Returns the group of each node, -1 without mass, the groups' log masses, values, panel widths
     and shares of mass where the law was cut, the log of the total mass, and the number of atoms.
@@ -99,25 +99,25 @@ def _gather(log_weight, h, cut):
         if not log_weight[start:end].max() > -math.inf:
             continue
         low, high = h[start:end].min(), h[start:end].max()
-        # Right behind the bound of a clamp values may be rounded to before it.
+        # Just beyond the bound of a clamp, values may be rounded to the other side of it.
         constant = high - low <= _ROUNDING * max(abs(low), abs(high))
         spread = 0.0 if constant else (high - low) / _SPAN
         for j in range(start, end):
             if not log_weight[j] > -math.inf:
                 continue
-            own = log_weight[j] - log_total
+            log_share = log_weight[j] - log_total
             if constant:
                 for a in range(n_atoms):
                     if abs(value[atoms[a]] - h[j]) <= _ROUNDING * abs(h[j]):
                         group[j] = atoms[a]
             if group[j] >= 0:
                 g = group[j]
-                both = max(mass[g], own) + math.log1p(math.exp(-abs(mass[g] - own)))
-                tail[g] = tail[g] * math.exp(mass[g] - both) + cut[j] * math.exp(own - both)
+                both = max(mass[g], log_share) + math.log1p(math.exp(-abs(mass[g] - log_share)))
+                tail[g] = tail[g] * math.exp(mass[g] - both) + cut[j] * math.exp(log_share - both)
                 mass[g] = both
                 continue
             group[j] = count
-            value[count], width[count], mass[count], tail[count] = h[j], spread, own, cut[j]
+            value[count], width[count], mass[count], tail[count] = h[j], spread, log_share, cut[j]
             if constant:
                 atoms[n_atoms] = count
                 n_atoms += 1
@@ -133,8 +133,10 @@ def _spread_out(log_weight, log_total, group, mass, grad):
     result, n = np.zeros(log_weight.size), grad.sum()
     for j in range(log_weight.size):
         if group[j] >= 0:
-            own = log_weight[j] - log_total
-            result[j] = math.exp(own - mass[group[j]]) * grad[group[j]] - n * math.exp(own)
+            log_share = log_weight[j] - log_total
+            result[j] = math.exp(log_share - mass[group[j]]) * grad[group[j]] - n * math.exp(
+                log_share
+            )
     return result
 
 
@@ -142,8 +144,8 @@ def _spread_out(log_weight, log_total, group, mass, grad):
 def missed(log_weight, h, used, n, log_total):
     """Estimate the relative error of a density that is due to the quadrature of the law.
 
-    What it misses moves the mean of the sum in proportion. A constant factor of the density does no
-    harm: only for mass that was not found is the total looked at.
+    The error of the quadrature shifts the mean of the sum in proportion. A constant factor of the
+    density does no harm: the total mass only tells whether nodes have missed mass.
     """
     return _resolution(log_weight, h, used) * (1.0 + math.sqrt(n)) + abs(log_total)
 
@@ -156,7 +158,7 @@ def release_line(log_weight, h, cut, n, lp, z, b, sg, tolerance):
     ----------
     log_weight, h, cut : log masses of the nodes, their values, and which of them lie where the law
         was cut. RULE nodes in a row are a panel.
-    n, lp : the least number of records, and log weights of n, n + 1, ... of them.
+    n, lp : the least number of records, and log weights of n, n + 1, ... records.
     z, b, sg : release, Laplace scale and Gaussian standard deviation.
 
     Returns

@@ -1,0 +1,1 @@
+"""Sweeps over confidential records, and interweaving moves of their parameters."""
