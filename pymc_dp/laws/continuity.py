@@ -18,23 +18,23 @@ _WITH_ATOMS = (
 
 
 def is_continuous(rv: TensorVariable) -> bool:
-    """Whether no value of a variable has a positive probability, as far as its op shows."""
+    """Whether no single value of a variable has positive probability, as its op shows."""
     graphs = getattr(rv.owner.op, "inner_outputs", ())
     return rv.dtype.startswith("float") and not has_atoms(graphs)
 
 
 def has_atoms(graphs: Sequence[Variable], blockers: Collection[Variable] = ()) -> bool:
-    """Whether values of graphs may have positive probability, though none of their inputs has."""
+    """Whether graphs of continuous inputs may take single values with positive probability."""
     for node in {v.owner for v in ancestors(graphs, blockers=blockers) if v not in blockers}:
         match node and node.op:
             case None:
-                found = False
+                atomic = False
             case Elemwise():
-                found = isinstance(node.op.scalar_op, _WITH_ATOMS)
+                atomic = isinstance(node.op.scalar_op, _WITH_ATOMS)
             case RandomVariable():
-                found = not node.outputs[-1].dtype.startswith("float")
+                atomic = not node.outputs[-1].dtype.startswith("float")
             case op:
-                found = has_atoms(getattr(op, "inner_outputs", ()))
-        if found:
+                atomic = has_atoms(getattr(op, "inner_outputs", ()))
+        if atomic:
             return True
     return False

@@ -1,8 +1,9 @@
 r"""The noise behind a record: maps :math:`x = T(u; \theta)` whose u is free of the parameters.
 
-Interweaving moves the parameters with u held fixed (Yu & Meng 2011). A record law says here how a
-record moves along. What it has to keep is the pair of laws: from :math:`x \sim f(\cdot \mid
-\theta)` follows :math:`x' \sim f(\cdot \mid \theta')`, and the way back has the same joint law.
+Interweaving moves the parameters with u held fixed (Yu & Meng 2011), and the records along with
+them. The map of a law has to preserve the law: :math:`x \sim f(\cdot \mid \theta)` implies
+:math:`x' \sim f(\cdot \mid \theta')`. It has to be reversible, too: the move from
+:math:`\theta'` to :math:`\theta` has the same joint law of x and x'.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def transport(
 
     Dispatched on the op of the records' law. The default goes through the distribution function of
     a continuous law, :math:`x' = F^{-1}(F(x; \theta); \theta')`, where PyMC has it and its
-    inverse. Where it cannot be resolved the result is NaN: such a move has to be refused.
+    inverse. Where that cannot be resolved the result is NaN: the caller refuses the move.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ def transport(
     Raises
     ------
     NotImplementedError
-        If there is no such map: the parameters then move given the records alone.
+        If no map is registered: the parameters are then moved with the records held fixed.
     """
     if not is_continuous(old):
         raise Declined(f"no coupling of {op} records is registered")
@@ -102,10 +103,11 @@ def _log_normal(op: ptr.LogNormalRV, old, new, value, draw):
     return pt.exp(new_mu + (pt.log(value) - mu) * (new_sigma / sigma))
 
 
-# --- Gamma variables and what they make up --------------------------------------------------------
-# A shape grows by an independent part, and shrinks by giving up a Beta share. The parts are fresh
-# noise. It is small beside that of a release that makes records worth carrying along, and the
-# distribution function and its inverse would take twenty times as long.
+# --- Laws made of Gamma variables -----------------------------------------------------------------
+# A Gamma variable gains an independent part when its shape grows, and loses a Beta share when the
+# shape shrinks. The parts are fresh random numbers; they are small beside the noise of a release
+# for which transport pays. The distribution function and its inverse would take twenty times as
+# long.
 
 
 def change_shape(shape, new_shape, value, draw):
@@ -119,10 +121,10 @@ def change_shape(shape, new_shape, value, draw):
 
 
 def standard_gamma(shape, draw):
-    """Draw standard Gamma variables: zero for shape 0, NaN for a shape that is no shape."""
+    """Draw standard Gamma variables: zero for shape 0, NaN for other invalid shapes."""
     valid = (shape > 0.0) & (shape < np.inf)
-    found = draw(partial(pt.random.gamma, scale=1.0), pt.where(valid, shape, 1.0))
-    return pt.where(valid, found, pt.where(pt.eq(shape, 0.0), 0.0, np.nan))
+    draws = draw(partial(pt.random.gamma, scale=1.0), pt.where(valid, shape, 1.0))
+    return pt.where(valid, draws, pt.where(pt.eq(shape, 0.0), 0.0, np.nan))
 
 
 @transport.register(ptr.GammaRV)
@@ -154,11 +156,11 @@ def as_pair(a, b):
 
 
 def move_shares(shapes, new_shapes, value, draw):
-    """Move shares of a sum of Gamma variables: the sum is drawn, which gives the variables."""
+    """Move shares of a sum of Gamma variables: the sum is drawn, and the shares times it move."""
     total = standard_gamma(shapes.sum(axis=-1) + pt.zeros_like(value[..., 0]), draw)
     parts = value * total[..., None]
     moved = change_shape(shapes, new_shapes, parts, draw)
-    # Where one underflows the move is refused, there and back.
+    # Where a share underflows the move is NaN, in both directions.
     resolved = pt.minimum(parts.min(axis=-1), moved.min(axis=-1)) > _TINY
     return moved / pt.where(resolved, moved.sum(axis=-1), np.nan)[..., None]
 
@@ -169,7 +171,7 @@ def _student_t(op, old, new, value, draw):
     (nu, *loc, scale), (new_nu, *new_loc, new_scale) = (parameters_of(rv) for rv in (old, new))
     distance = (value - sum(loc)) / scale
     if not equal_computations([nu], [new_nu]):
-        # Normal over the root of an independent Gamma variable, which is drawn given the record.
+        # A Normal over the root of an independent Gamma variable, which is drawn given the record.
         rate = 1.0 + distance**2 / nu
         precision = standard_gamma((nu + 1.0) / 2.0 + pt.zeros_like(value), draw) / rate
         moved = change_shape(nu / 2.0, new_nu / 2.0, precision, draw)
@@ -190,8 +192,8 @@ def _mv_normal(op, old, new, value, draw):
     if equal_computations([cov], [new_cov]):
         return value - mu + new_mu
     if all([*cov.type.broadcastable[:-2], *new_cov.type.broadcastable[:-2]]):  # one root for all
-        one = (0,) * (cov.type.ndim - 2), (0,) * (new_cov.type.ndim - 2)
-        change = _change_of_root(cov[one[0]], new_cov[one[1]])
+        first = (0,) * (cov.type.ndim - 2), (0,) * (new_cov.type.ndim - 2)
+        change = _change_of_root(cov[first[0]], new_cov[first[1]])
         return pt.dot(value - mu, change.T) + new_mu
     return (_change_of_root(cov, new_cov) @ (value - mu)[..., None])[..., 0] + new_mu
 
@@ -217,7 +219,7 @@ def _truncated(op, old, new, value, draw):
 
 @transport.register(CensoredRV)
 def _censored(op, old, new, value, draw):
-    # What lies beyond a bound is drawn afresh; all of it moves as uncensored values do.
+    # Values beyond a bound are drawn afresh; then all values move as uncensored ones do.
     (law, lower, upper), (new_law, new_lower, new_upper) = old.owner.inputs, new.owner.inputs
     if not is_continuous(law):
         raise Declined(f"no coupling of censored {law.owner.op} records is registered")

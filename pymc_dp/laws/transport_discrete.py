@@ -122,7 +122,7 @@ def _mixed(shapes, new_shapes, value, draw):
 
 
 def _regrouped(p, new_p, value, draw):
-    # Categories that lose give items up, one by one; those that gain receive them.
+    # Items leave a category whose probability falls, and go to the categories where it grows.
     kept = draw(pt.random.binomial, value, _chance(new_p / p) + pt.zeros_like(value))
     gains = pt.where(new_p > p, new_p - p, 0.0) + pt.zeros_like(value)
     total = gains.sum(axis=-1, keepdims=True)
@@ -132,7 +132,7 @@ def _regrouped(p, new_p, value, draw):
 
 @transport.register
 def _geometric(op: ptr.GeometricRV, old, new, value, draw):
-    # The waiting time in whole steps of an exponential clock, which stood within the last step.
+    # An exponential time in whole steps: the time within the last step is drawn uniformly.
     [step, new_step] = (-pt.log1p(-p) for p in parameters_of(old, new))
     u = draw(pt.random.uniform, pt.zeros_like(value, dtype="float64"), 1.0)
     time = (value - 1) * step - pt.log1p(u * pt.expm1(-step))
@@ -156,18 +156,19 @@ def _categorical(op: ptr.CategoricalRV, old, new, value, draw):
 
 
 def _moved_codes(p, new_p, code, draw):
-    # A code stays with the largest probability that there is, else goes to one that gains.
-    at = code[..., None]
+    # Maximal coupling: a code stays with the largest possible probability, else it goes to a
+    # code whose probability grows.
+    codes = code[..., None]
     everywhere = pt.zeros((*code.shape, 1))
-    old, new = (pt.take_along_axis(q + everywhere, at, axis=-1)[..., 0] for q in (p, new_p))
+    old, new = (pt.take_along_axis(q + everywhere, codes, axis=-1)[..., 0] for q in (p, new_p))
     u, v = (draw(pt.random.uniform, pt.zeros_like(code, dtype="float64"), 1.0) for _ in range(2))
     gains = pt.cumsum(pt.maximum(new_p - p, 0.0), axis=-1)
-    other = (v[..., None] * gains[..., -1:] >= gains[..., :-1]).sum(axis=-1)
-    return pt.where(u * old < new, code, other).astype(code.dtype)
+    gaining_code = (v[..., None] * gains[..., -1:] >= gains[..., :-1]).sum(axis=-1)
+    return pt.where(u * old < new, code, gaining_code).astype(code.dtype)
 
 
 def _atoms_first(op, laws, value, densities):
-    """Log densities of the components, those of continuous ones zero where a point mass lies."""
+    """Return the log densities, with the continuous components at -inf on a point mass."""
     points = [isinstance(law.owner.op, DiracDeltaRV) for law in laws]
     if not all(p or is_continuous(law) for p, law in zip(points, laws, strict=True)):
         raise Declined(f"no coupling of {op} records with point masses is registered")
@@ -180,24 +181,25 @@ def _atoms_first(op, laws, value, densities):
 
 @transport.register(MixtureRV)
 def _mixture(op, old, new, value, draw):
-    # Labels are drawn given the records; a record whose label moves is drawn afresh.
+    # Labels are drawn given the records, and move as codes; where a label changes the record is
+    # drawn afresh.
     def parts(rv):
         _, weights, *components = rv.owner.inputs
         return weights, components
 
     (weights, laws), (new_weights, new_laws) = parts(old), parts(new)
     support = laws[0].owner.op.ndim_supp
-    if len(laws) == 1:  # has the components along its last axis before those of the support
+    if len(laws) == 1:  # its last batch axis holds the components
         components = -1 - support
         fresh = new_laws[0]
-        at = pt.broadcast_to(pt.expand_dims(value, components), fresh.shape)
-        densities = pm.logp(laws[0], at)
-        moved = transport(laws[0].owner.op, laws[0], new_laws[0], at, draw)
+        values = pt.broadcast_to(pt.expand_dims(value, components), fresh.shape)
+        densities = pm.logp(laws[0], values)
+        moved = transport(laws[0].owner.op, laws[0], new_laws[0], values, draw)
         moved, fresh = (pt.moveaxis(x, components, -1) for x in (moved, fresh))
     else:
         densities = pt.stack([pm.logp(law, value) for law in laws], axis=-1)
         pairs = zip(laws, new_laws, strict=True)
-        moved = [transport(law.owner.op, law, other, value, draw) for law, other in pairs]
+        moved = [transport(law.owner.op, law, new_law, value, draw) for law, new_law in pairs]
         moved = pt.stack(moved, axis=-1)
         fresh = pt.stack(new_laws, axis=-1)
     if value.dtype.startswith("float"):
@@ -207,10 +209,10 @@ def _mixture(op, old, new, value, draw):
     label = (u[..., None] > pt.cumsum(chances, axis=-1)[..., :-1]).sum(axis=-1)
     new_label = _moved_codes(weights, new_weights, label, draw)
     result = pt.where(_within(pt.eq(label, new_label), support), moved, fresh.astype(moved.dtype))
-    at = pt.broadcast_to(_within(new_label, support), (*value.shape, 1))
-    return pt.take_along_axis(result, at, axis=-1)[..., 0].astype(value.dtype)
+    label_index = pt.broadcast_to(_within(new_label, support), (*value.shape, 1))
+    return pt.take_along_axis(result, label_index, axis=-1)[..., 0].astype(value.dtype)
 
 
 def _within(x, support):
-    """Align what is one for each record with components of vectors, along the last axis."""
+    """Add axes so that numbers of records broadcast against components along the last axis."""
     return x[(..., *[None] * (support + 1))]

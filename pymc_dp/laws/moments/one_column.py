@@ -33,7 +33,7 @@ from pymc_dp.reading.propriety import check_proper
 @SUM_LAWS.register(order=10)
 @dataclass(frozen=True)
 class OneColumn(SumLaw):
-    """Identically distributed Normal records: functions of their sample mean and variance."""
+    """Functions of the sample mean and variance of identically distributed Normal records."""
 
     reading: Reading
     column: NormalColumn
@@ -58,9 +58,11 @@ class OneColumn(SumLaw):
 
     def describe(self, release):
         """See `SumLaw.describe`."""
-        [found] = [r for r in self.column.releases if r.rv is release]
+        [row_release] = [r for r in self.column.releases if r.rv is release]
         try:
-            return ", ".join(_describe(c, self.column.name) for c in found.mean_and_variance())
+            return ", ".join(
+                _describe(c, self.column.name) for c in row_release.mean_and_variance()
+            )
         except Declined:
             return f"a function of the mean and variance of {self.column.name}"
 
@@ -124,7 +126,7 @@ class OneColumn(SumLaw):
         return draw_moments(self.names, moments, column.n, column.bounds, posterior, rng)
 
     def integrated(self):
-        """Integrate the sample mean and variance out, too."""
+        """Integrate the sample mean and variance out."""
         column = self.column
         for release in column.releases:
             if release.rv.type.ndim > 1:
@@ -194,7 +196,7 @@ class OneColumn(SumLaw):
 
 
 def law_of_moment(which: str, mean, variance, n, **shape: Any) -> TensorVariable:
-    """Law of the sample "mean" or "variance" of n Normal records of a mean and a variance."""
+    """Law of the sample "mean" or "variance" of n Normal records with these parameters."""
     if which == "mean":
         return pm.Normal.dist(mean, pt.sqrt(variance / n), **shape)
     return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * variance), **shape)
@@ -214,7 +216,7 @@ def _statistic(release: RowRelease, mean, variance) -> TensorVariable:
     """Write a released statistic in terms of the sample mean and variance."""
     try:
         parts = [c.expression(mean, variance) for c in release.mean_and_variance()]
-    except Declined:  # another function of both
+    except Declined:  # not linear in them
         scatter = ((release.n - 1) * variance).reshape((1, 1))
         return release.expression(mean.reshape((1,)), None, scatter)
     statistic = pt.stack(parts) if release.rv.type.ndim else parts[0]
@@ -281,8 +283,8 @@ def _last_two_inputs(*inputs):
 def _cut_priors(model: pm.Model, group: NormalColumn):
     """Cut the priors of the law's mean m and variance v to the feasible region.
 
-    The first of them gets its range, the second its range given the first: an interval
-    transform for each, so that NUTS meets no wall.
+    The first variable is cut to its range, the second to its range given the first. Each has an
+    interval transform, so that the density has no edge for NUTS to cross.
     """
     assert group.bounds is not None
     lower, upper = group.bounds
@@ -319,7 +321,7 @@ def _cut_priors(model: pm.Model, group: NormalColumn):
 
 
 def _intersect(model: pm.Model, rv: TensorVariable, low, high):
-    """Intersect a range with the support of a prior, as its transform states it."""
+    """Intersect a range with the support of a prior, which its transform tells."""
     if not isinstance(rv.owner.op, RandomVariable) or rv.type.ndim:
         raise Declined(
             f"the prior of {rv.name!r} cannot be cut to the feasible region: it must be a scalar "
