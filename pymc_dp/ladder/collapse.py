@@ -72,8 +72,8 @@ def collapse(
         \mathrm{Multinomial}(n, \pi)`; Bernoulli, Binomial and Poisson ones that differ by public
         covariates by the counts of their kinds, ``<record>_count``; rows of several Normal columns,
         those of a regression say, by their mean and covariance matrix ``<x>_<y>_mean`` and
-        ``<x>_<y>_cov``. "marginal" integrates these out too, and counts that are released one by
-        one, and leaves the parameters only, for NUTS. Nothing of size n is ever allocated for
+        ``<x>_<y>_cov``. "marginal" integrates the statistics out, too, and counts that are released
+        one by one. It leaves the parameters only, for NUTS. Nothing of size n is ever allocated for
         records.
     approximate : "clt", optional
         Replaces the exact law of the sums over rows by the Normal law with the same mean and
@@ -81,8 +81,8 @@ def collapse(
         Normal, and to="marginal" integrates the sums out: under Laplace noise its scale-mixture
         variances stay, as ``<release>_noise_variance``.
     moments : array or "released", optional
-        With approximate="clt": the moments of the covariates, where they are not to be those of
-        their law in the model. An array is :math:`E[x_i x_j x_k x_l]` of the features (1, x), of
+        With approximate="clt": moments of the covariates, in place of those of their law in the
+        model. An array is :math:`E[x_i x_j x_k x_l]` of the features (1, x), of
         shape (d, d, d, d), or the first four moments of one covariate; "released" takes the
         published values of releases of sums of products of up to four covariates for them.
 
@@ -125,14 +125,14 @@ def collapse(
         raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
     check_fits(map(release_statistic, releases(reading.model)))
     check_values(reading.model)
-    on = collapsed(reading, to, approximate, moments)
+    rung_reading = collapsed(reading, to, approximate, moments)
     if approximate is not None:
         _check_held(reading, moments)
-    try_densities(on)
-    _warn_of_what_is_left_out(on.model)
+    try_densities(rung_reading)
+    _warn_of_what_is_left_out(rung_reading.model)
     for note in what_goes(reading):
         _log.info("%s", note)
-    return on.model
+    return rung_reading.model
 
 
 def _check_held(reading: Reading, moments: Any) -> None:
@@ -179,17 +179,17 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
     for taken in [*total.added, *total.deterministics]:
         if taken in model.named_vars:
             raise ValueError(f"the model already has a variable {taken!r}: rename it")
-    on = Reading(rebuilt(reading, records, total), reading)
-    on.trials = total.trials
+    rung_reading = Reading(rebuilt(reading, records, total), reading)
+    rung_reading.trials = total.trials
     if to == "statistics":
-        _prepare_sampling(reading, on, total.start)
-    return on
+        _prepare_sampling(reading, rung_reading, total.start)
+    return rung_reading
 
 
 @once
-def try_densities(on: Reading) -> None:
+def try_densities(rung_reading: Reading) -> None:
     """Decline a rung where one of its densities cannot be evaluated; see `Change.trials`."""
-    run_trials(on.trials)
+    run_trials(rung_reading.trials)
 
 
 LEFT_OUT = (
@@ -208,7 +208,7 @@ def left_out(marginal: pm.Model) -> list[tuple[TensorVariable, str]]:
             judgement = op.law.left_out(values[rv], mechanism, *parameters)
             judgements += [judgement] if judgement is not None else []
     graphs = graph_replace([graph for graph, _ in judgements], values, strict=False)
-    return list(zip(graphs, (what for _, what in judgements), strict=True))
+    return list(zip(graphs, (words for _, words in judgements), strict=True))
 
 
 def _warn_of_what_is_left_out(model: pm.Model) -> None:
@@ -247,9 +247,9 @@ def _warn_of_what_is_left_out(model: pm.Model) -> None:
         graphs, matters = model.replace_rvs_by_values([graph for graph, _ in judgements]), []
         with suppress(ValueError):
             matters = plain_function(free, graphs)(*split(mode))
-    for (_, what), is_large in zip(judgements, matters, strict=False):
+    for (_, words), is_large in zip(judgements, matters, strict=False):
         if is_large:
-            _log.warning(LEFT_OUT, what, "near the mode of the density")
+            _log.warning(LEFT_OUT, words, "near the mode of the density")
 
 
 def gone_names(reading: Reading) -> list[str]:
@@ -265,11 +265,11 @@ def what_goes(reading: Reading, initvals: Any = None) -> list[str]:
     hidden = {*gone_names(reading)} - {rv.name for rv in privatized(reading)}
     notes = {
         "Integrated out with the records that depend on them": hidden,
-        "Integrated out, so that where it was to start is not used": started,
+        "Integrated out, so that its starting value is not used": started,
     }
     return [
-        f"{what}: {', '.join(map(repr, gone))}"
-        for what, names in notes.items()
+        f"{sentence}: {', '.join(map(repr, gone))}"
+        for sentence, names in notes.items()
         if (gone := [name for name in gone_names(reading) if name in names])
     ]
 
@@ -331,13 +331,13 @@ def dropped_deterministics(reading: Reading) -> list[TensorVariable]:
     ]
 
 
-def _prepare_sampling(reading: Reading, on: Reading, start) -> None:
+def _prepare_sampling(reading: Reading, rung_reading: Reading, start) -> None:
     """Tag the variables with their steps, and start bounded ones inside their region."""
-    for rv, step in choose_steps(on).items():
+    for rv, step in choose_steps(rung_reading).items():
         rv.tag.dp_step = step.__name__
     for name, value in {**feasible_start(reading), **start}.items():
-        rv = on.model[name]
-        on.model.rvs_to_initial_values[rv] = rv.type.filter(value)
+        rv = rung_reading.model[name]
+        rung_reading.model.rvs_to_initial_values[rv] = rv.type.filter(value)
 
 
 def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> pm.Model:

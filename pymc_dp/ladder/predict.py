@@ -77,8 +77,8 @@ def _bounds(model: pm.Model, block: Block) -> dict[str, tuple[float, float]]:
     """Return the bounds that releases state, by the name of the variable."""
     bounds: dict[str, tuple[float, float]] = {}
     for release in releases(model):
-        stated = record_bounds(release, block.records)
-        bounds |= {rv.name: ends for rv, ends in stated.items()}
+        stated_bounds = record_bounds(release, block.records)
+        bounds |= {rv.name: ends for rv, ends in stated_bounds.items()}
     return bounds
 
 
@@ -144,8 +144,10 @@ def _held(
             lengths[f"given {name!r}"] = len(values)
         held[name] = values if core else values[..., None]
     if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-        raise ValueError(f"the number of new rows is not clear ({said}): write the same")
+        lengths_in_words = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise ValueError(
+            f"the number of new rows is not clear ({lengths_in_words}): write the same"
+        )
     rows = next(iter(lengths.values()), 1)
     held = {name: np.broadcast_to(v, (rows, by_name[name].width)) for name, v in held.items()}
     return held, rows

@@ -72,7 +72,7 @@ def _log_marginal_gaussian(mechanism, value, alpha, scale):
         + pm.logp(pm.Normal.dist(nodes, s), z)
         + pt.log(pt.maximum(widths, 1e-300))
     )
-    # Below one the density has a pole at zero, which these nodes do not resolve.
+    # For alpha below 1 the density has a pole at zero, which these nodes do not resolve.
     return check_parameters(
         pt.logsumexp(terms, axis=-1), alpha >= 1, msg="alpha >= 1 under Gaussian noise"
     )

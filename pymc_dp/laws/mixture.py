@@ -64,13 +64,13 @@ def _choose(rng, weights, log_sums):
     total = 0.0
     for weight, log_sum in zip(weights, log_sums):  # noqa: B905
         total += weight * math.exp(log_sum - top)
-    left, last = total * rng.random(), 0
+    remaining, last = total * rng.random(), 0
     for k in range(len(weights)):
         share = weights[k] * math.exp(log_sums[k] - top)
         if share > 0.0:
             last = k
-            left -= share
-            if left < 0.0:
+            remaining -= share
+            if remaining < 0.0:
                 break
     return last
 

@@ -95,9 +95,9 @@ def value_of_nothing(statistic: TensorVariable, release: str) -> TensorVariable:
         if isinstance(getattr(node.op, "scalar_op", None), ps.TrueDiv)
     ]
     with np.errstate(invalid="ignore", divide="ignore"):
-        by = [known_value(divisor, fixed=True) for divisor in divisors]
+        divisor_values = [known_value(divisor, fixed=True) for divisor in divisors]
         value = known_value(without_records, fixed=True)
-    by_zero = any(divisor is not None and not np.all(divisor) for divisor in by)
+    by_zero = any(divisor is not None and not np.all(divisor) for divisor in divisor_values)
     if by_zero or (value is not None and not np.all(np.isfinite(value))):
         raise ValueError(
             f"the release {release!r} has a mean or variance over no records of "

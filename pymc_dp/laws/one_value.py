@@ -203,9 +203,8 @@ class Pieces(Integrated):
         for law, places, z, noise, theta in self.of_each(value, mechanism, parameters):
             drawn = law.drawn(z, noise, theta, posterior, rng)
             released.reshape(len(released), -1)[:, places] = law.statistic.released(drawn)
-            if (
-                places.ndim and drawn[0].size == released[0].size
-            ):  # a single entry has the shape of the release
+            # A law of all entries has the shape of the release; a scalar stays a scalar.
+            if places.ndim and drawn[0].size == released[0].size:
                 drawn = drawn.reshape(released.shape)
             results |= law.in_results(drawn, theta, posterior)
         if (name := confidential(rv)) in self.names:

@@ -157,18 +157,18 @@ def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
     raise nearest([*reasons, Declined(nothing, near=-1)])
 
 
-def in_words(factor: float, what: str) -> str:
+def in_words(factor: float, statistic: str) -> str:
     """Write a multiple of a statistic, for `SumLaw.describe`."""
-    return what if abs(factor - 1) < 1e-12 else f"{factor:g} × {what}"
+    return statistic if abs(factor - 1) < 1e-12 else f"{factor:g} × {statistic}"
 
 
-def groups_in_words(what: str, sizes: np.ndarray, name: str) -> str:
+def groups_in_words(statistic: str, sizes: np.ndarray, name: str) -> str:
     """Write a statistic of each of several groups of records, for `SumLaw.describe`."""
     least, most = sizes.min(), sizes.max()
     if sizes.size == 1:
-        return f"{what} of {least} of {name}"
+        return f"{statistic} of {least} of {name}"
     span = f"{least}" if least == most else f"{least} to {most}"
-    return f"{what} of each of {sizes.size} groups of {span} of {name}"
+    return f"{statistic} of each of {sizes.size} groups of {span} of {name}"
 
 
 def is_rows(group: Block) -> bool:

@@ -325,8 +325,8 @@ class OfSums(SumLaw):
             together = np.concatenate([entries for entries, _ in placed])
             assert np.unique(together).size == together.size  # an entry is of one variable
             for entries, values in placed:
-                whole = entries.size == first.offset.size
-                value = values if whole else pt.set_subtensor(value[entries], values)
+                covers_all = entries.size == first.offset.size
+                value = values if covers_all else pt.set_subtensor(value[entries], values)
             value = value.reshape(known_shape(release))
             if more and any(f.shown(s).name == confidential(release) for f, s in parts):
                 change.deterministics[confidential(release)] = value

@@ -215,19 +215,19 @@ def cut_law(rv: TensorVariable) -> Cut:
 def cut_tails(cut: Cut, value: TensorVariable) -> Tails:
     """Return the log probabilities on both sides of a value, under the truncated law."""
     op = cut.law.owner.op
-    here = log_tails(op, cut.law, value)
+    at_value = log_tails(op, cut.law, value)
     ends, mass = _ends(cut)
-    below, above = _between(ends[0], here), _between(here, ends[1])
+    below, above = _between(ends[0], at_value), _between(at_value, ends[1])
     if not is_two_tailed(op):  # NaN where `quantile` is, so that the reverse move is refused
-        mass = pt.where(here.above > _RESOLVED, mass, np.nan)
+        mass = pt.where(at_value.above > _RESOLVED, mass, np.nan)
     return Tails(below - mass, above - mass)
 
 
 def cut_quantile(cut: Cut, tails: Tails) -> TensorVariable:
     """Return the value with these log probabilities on both sides, under the truncated law."""
     (low, high), mass = _ends(cut)
-    whole = Tails(_log_sum(low.below, tails.below + mass), _log_sum(high.above, tails.above + mass))
-    return quantile(cut.law.owner.op, cut.law, whole)
+    uncut = Tails(_log_sum(low.below, tails.below + mass), _log_sum(high.above, tails.above + mass))
+    return quantile(cut.law.owner.op, cut.law, uncut)
 
 
 def _ends(cut: Cut) -> tuple[tuple[Tails, Tails], TensorVariable]:

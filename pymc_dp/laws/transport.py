@@ -191,7 +191,9 @@ def _mv_normal(op, old, new, value, draw):
     mu, cov, new_mu, new_cov = parameters_of(old, new)
     if equal_computations([cov], [new_cov]):
         return value - mu + new_mu
-    if all([*cov.type.broadcastable[:-2], *new_cov.type.broadcastable[:-2]]):  # one root for all
+    if all(
+        [*cov.type.broadcastable[:-2], *new_cov.type.broadcastable[:-2]]
+    ):  # one covariance matrix for all records
         first = (0,) * (cov.type.ndim - 2), (0,) * (new_cov.type.ndim - 2)
         change = _change_of_root(cov[first[0]], new_cov[first[1]])
         return pt.dot(value - mu, change.T) + new_mu
@@ -211,10 +213,10 @@ def _dirac(op, old, new, value, draw):
 @transport.register(TruncatedRV)
 @transport.register(TruncatedNormalRV)
 def _truncated(op, old, new, value, draw):
-    here, there = cut_law(old), cut_law(new)
-    if not is_continuous(here.law):
+    old_cut, new_cut = cut_law(old), cut_law(new)
+    if not is_continuous(old_cut.law):
         raise Declined(f"no coupling of {op} records is registered")
-    return cut_quantile(there, cut_tails(here, value))
+    return cut_quantile(new_cut, cut_tails(old_cut, value))
 
 
 @transport.register(CensoredRV)
@@ -234,6 +236,6 @@ def _censored(op, old, new, value, draw):
     inside = (value > lower) & (value < upper)
     half = np.log(0.5)
     beyond = Tails(*(pt.where(inside, half, tail) for tail in beyond))
-    whole = pt.where(inside, value, quantile(base, law, beyond))
-    moved = transport(base, law, new_law, whole, draw)
+    uncensored = pt.where(inside, value, quantile(base, law, beyond))
+    moved = transport(base, law, new_law, uncensored, draw)
     return pt.minimum(pt.maximum(moved, new_lower), new_upper)

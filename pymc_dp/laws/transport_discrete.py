@@ -76,10 +76,10 @@ def _binomial(op: ptr.BinomialRV, old, new, value, draw):
     return _flipped(trials, p, new_p, value, draw)
 
 
-def _require_same_number(op, trials, new_trials, what):
+def _require_same_number(op, trials, new_trials, parameter):
     if not equal_computations([trials], [new_trials]):
         name = type(op).__name__.removesuffix("RV")
-        raise Declined(f"{name} records move along with their {what} only")
+        raise Declined(f"{name} records move along with their {parameter} only")
 
 
 def _flipped(trials, p, new_p, value, draw):

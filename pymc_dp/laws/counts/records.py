@@ -161,9 +161,9 @@ class CountedRecords(SumLaw):
         if self.n > most:
             raise Declined(
                 f"the density of the release {release.name!r} is a sum over {self.n + 1} numbers "
-                f"of ones among {self.name!r}, and at most {most} are gone through. For a "
-                f"single sum or mean under noise that says it is log-concave (the property "
-                f"`log_concave` of a mechanism), only those that matter are. Use to='statistics'"
+                f"of ones among {self.name!r}, and at most {most} terms are summed. For a "
+                f"single sum or mean under log-concave noise (the property `log_concave` of a "
+                f"mechanism), few of them are. Use to='statistics'"
             )
         ones = OnesAmongRecords(statistic, self.n, (self.latent,))
         return integrated_release(ones, mechanism, self.parameter)

@@ -45,7 +45,7 @@ from pymc_dp.reading.model import release_mechanism
 
 _MOST_DENSE_NUMBERS = 30_000_000  # in the matrix whose basis is computed
 _MOST_WHITENED_LATENTS = 500  # their precision matrix is factorised for every gradient
-_DEPENDENT = 1e-10  # a row of length 1 depends on others that leave a remainder of this length
+_DEPENDENT = 1e-10  # remainder of a row of length 1 that depends on other rows
 
 
 @FAMILIES.register(order=40)
@@ -67,8 +67,8 @@ class Designs(Family):
         """See `Family.describe`."""
         squares = int(((np.diff(statistic.squares.indptr) > 0) | (statistic.squared != 0)).sum())
         counts = ((statistic.offset.size - squares, "sum"), (squares, "sum of squares"))
-        what = [f"{k} {name.replace('sum', 'sums', k > 1)}" for k, name in counts if k]
-        return f"{' and '.join(what)} of {self.rv.name}"
+        kinds = [f"{k} {name.replace('sum', 'sums', k > 1)}" for k, name in counts if k]
+        return f"{' and '.join(kinds)} of {self.rv.name}"
 
     def latents(self, change):
         """Keep the coordinates and the residual sums of squares as latent variables."""
@@ -202,7 +202,7 @@ class QuadraticForm:
 
     @property
     def alpha(self) -> np.ndarray:
-        """The shapes of their Gamma laws."""
+        """The shapes of the Gamma laws of R of the parts in `free`."""
         return self.freedom[self.free] / 2.0
 
     def entries(self, u: TensorVariable, residual: TensorVariable) -> TensorVariable:
@@ -227,11 +227,11 @@ class QuadraticForm:
         squares_of_u, squares = squares[:, self.part], squares[:, self.free]
         z, w, m, s = starting_values([value, variance, mean, spread])
         # Given the entries that are linear, u is Normal: this is its mean.
-        alone = ~(squares_of_u.any(axis=1) | (times != 0))
-        scaled = linear[alone] * s[self.part]
-        left = z[alone] - constant[alone] - linear[alone] @ m
-        covariance = scaled @ scaled.T + np.diag(w[alone])
-        u = m + s[self.part] * (scaled.T @ np.linalg.lstsq(covariance, left)[0])
+        is_linear = ~(squares_of_u.any(axis=1) | (times != 0))
+        scaled = linear[is_linear] * s[self.part]
+        remainder = z[is_linear] - constant[is_linear] - linear[is_linear] @ m
+        covariance = scaled @ scaled.T + np.diag(w[is_linear])
+        u = m + s[self.part] * (scaled.T @ np.linalg.lstsq(covariance, remainder)[0])
         of_u = constant + linear @ u + squares_of_u @ u**2 + times * (of_squared @ u) ** 2
         least = 0.2 * self.alpha * s[self.free] ** 2
         residual = np.maximum(np.linalg.pinv(squares) @ (z - of_u), least)

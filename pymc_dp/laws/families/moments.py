@@ -77,47 +77,47 @@ class Moments(Family):
         self.mean, sigma = (at_records(rv, p, first).astype("float64") for p in parameters)
         self.variance = nonnegative(sigma) ** 2
 
-    def uses(self, which: str) -> np.ndarray:
+    def uses(self, moment: str) -> np.ndarray:
         """Return the groups of the entries that use the mean or the variance, one for each."""
-        used = [m.group[getattr(m, which) != 0] for m in self.multiples.values()]
+        used = [m.group[getattr(m, moment) != 0] for m in self.multiples.values()]
         return np.concatenate(used)
 
     def describe(self, statistic):
         """See `Family.describe`."""
         group, _, mean, variance = self.multiples[statistic.rv]
-        what = " and ".join(
-            name for name, by in (("mean", mean), ("variance", variance)) if by.any()
+        moments = " and ".join(
+            name for name, factor in (("mean", mean), ("variance", variance)) if factor.any()
         )
-        return groups_in_words(what, self.sizes[np.unique(group)], self.rv.name)
+        return groups_in_words(moments, self.sizes[np.unique(group)], self.rv.name)
 
-    def name_of(self, which: str, release: TensorVariable | None = None) -> str:
+    def name_of(self, moment: str, release: TensorVariable | None = None) -> str:
         """Return the name in results of the means or the variances, in all releases or in one."""
-        several = sum(getattr(m, which).any() for m in self.multiples.values()) > 1
+        several = sum(getattr(m, moment).any() for m in self.multiples.values()) > 1
         prefix = self.rv.name
         if release is not None and several:
             prefix = f"{prefix}_{release.name}"
-        return f"{prefix}_{'var' if which == 'variance' else which}"
+        return f"{prefix}_{'var' if moment == 'variance' else moment}"
 
-    def of_groups(self, which: str, groups: np.ndarray) -> TensorVariable:
+    def of_groups(self, moment: str, groups: np.ndarray) -> TensorVariable:
         """Return the law of the means or of the variances of some groups."""
         n = self.sizes[groups]
         m, v = (p[groups] if p.type.ndim else p for p in (self.mean, self.variance))
-        return law_of_moment(which, m, v, n, shape=n.shape)
+        return law_of_moment(moment, m, v, n, shape=n.shape)
 
     def latents(self, change):
         """Keep the means and variances as latent variables."""
         kept, placed = {}, {}
-        for which, transform in (("mean", None), ("variance", LogTransform())):
-            groups = np.unique(self.uses(which))
+        for moment, transform in (("mean", None), ("variance", LogTransform())):
+            groups = np.unique(self.uses(moment))
             if groups.size:
-                latent = self.of_groups(which, groups)
-                change.added[self.name_of(which)] = latent, transform
-                kept[which] = latent, np.searchsorted(groups, np.arange(self.sizes.size))
+                latent = self.of_groups(moment, groups)
+                change.added[self.name_of(moment)] = latent, transform
+                kept[moment] = latent, np.searchsorted(groups, np.arange(self.sizes.size))
         for release, (group, constant, *factors) in self.multiples.items():
             value = pt.constant(constant)
-            for which, factor in zip(("mean", "variance"), factors, strict=True):
+            for moment, factor in zip(("mean", "variance"), factors, strict=True):
                 if factor.any():
-                    latent, place = kept[which]
+                    latent, place = kept[moment]
                     index = np.where(factor != 0, place[group], 0)
                     value = value + factor * latent[index]
             placed[release] = Placed(np.arange(constant.size), value)
@@ -130,22 +130,22 @@ class Moments(Family):
                 f"an entry is of both the mean and the variance of a group of {self.rv.name!r}: no "
                 f"closed form. Use to='statistics'"
             )
-        for which in ("mean", "variance"):
-            used = self.uses(which)
+        for moment in ("mean", "variance"):
+            used = self.uses(moment)
             if np.unique(used).size < used.size:
                 raise Declined(
-                    f"the {which} of a group of {self.rv.name!r} is released more than once: the "
+                    f"the {moment} of a group of {self.rv.name!r} is released more than once: the "
                     f"entries are dependent. Use to='statistics'"
                 )
         group, constant, mean, variance = self.multiples[statistic.rv]
         pieces = []
-        for which, factor in (("mean", mean), ("variance", variance)):
+        for moment, factor in (("mean", mean), ("variance", variance)):
             [entries] = np.nonzero(factor)
             if entries.size:
-                node = self.of_groups(which, group[entries]).owner
+                node = self.of_groups(moment, group[entries]).owner
                 law = Law(node.op, tuple(node.op.dist_params(node)))
                 name, numbers = (
-                    self.name_of(which, statistic.rv),
+                    self.name_of(moment, statistic.rv),
                     (factor[entries], constant[entries]),
                 )
                 pieces.append(Piece(name, law, entries, *numbers))

@@ -31,12 +31,12 @@ def moment_noises(components, mechanism, value, stacked: bool):
     """
     noises = {}
     for j, component in enumerate(components):
-        which = "mean" if component.mean else "variance"
+        moment = "mean" if component.mean else "variance"
         factor = component.mean or component.variance
         [noise] = mechanism.parameters
         scale = as_float(entry(noise, j, len(components)) if stacked else noise) / abs(factor)
         z = ((value[j] if stacked else value) - component.constant) / factor
-        noises[which] = (*mechanism.with_parameters(scale).rates, z)
+        noises[moment] = (*mechanism.with_parameters(scale).rates, z)
     return noises
 
 

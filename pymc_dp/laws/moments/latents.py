@@ -33,7 +33,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.laws.mean_variance import noise_variance
 from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
 
-# Of the release against the latents: beyond, the Cholesky factor would fail.
+# Precision of a release relative to that of the latents: beyond, the Cholesky factor fails.
 _MOST_RELATIVE_PRECISION = 1e10
 
 

@@ -66,15 +66,15 @@ class OneColumn(SumLaw):
         except Declined:
             return f"a function of the mean and variance of {self.column.name}"
 
-    def law_of(self, which: str) -> TensorVariable:
+    def law_of(self, moment: str) -> TensorVariable:
         """Law of the sample "mean", or of the sample "variance" (ddof=1)."""
         column = self.column
-        if which == "variance" and column.n < 2:
+        if moment == "variance" and column.n < 2:
             raise ValueError(
                 f"a variance needs n >= 2 records; {column.name!r} has {column.n}. Release the "
                 f"mean only, or sample with rung='records'"
             )
-        return law_of_moment(which, column.mean, column.variance, column.n)
+        return law_of_moment(moment, column.mean, column.variance, column.n)
 
     def latents(self):
         """Keep the sample mean and variance as latent variables."""
@@ -136,16 +136,16 @@ class OneColumn(SumLaw):
                 )
             for component in _linear(release):
                 if bool(component.mean) == bool(component.variance):
-                    what = "both the mean and the variance" if component.mean else "neither"
+                    used = "both the mean and the variance" if component.mean else "neither"
                     raise Declined(
-                        f"an entry of the release {release.name!r} depends on {what} of the "
+                        f"an entry of the release {release.name!r} depends on {used} of the "
                         f"records {column.name!r}: no closed form. Use to='statistics'"
                     )
-        for which in ("mean", "variance"):
-            users = [r for r in column.releases for c in _linear(r) if getattr(c, which)]
+        for moment in ("mean", "variance"):
+            users = [r for r in column.releases for c in _linear(r) if getattr(c, moment)]
             if len(users) > 1:
                 raise Declined(
-                    f"the {which} of the records {column.name!r} is released more than once (in "
+                    f"the {moment} of the records {column.name!r} is released more than once (in "
                     f"{', '.join(repr(r.name) for r in users)}): the releases are dependent and "
                     f"have no closed form. Use to='statistics'"
                 )
@@ -195,9 +195,9 @@ class OneColumn(SumLaw):
         return change
 
 
-def law_of_moment(which: str, mean, variance, n, **shape: Any) -> TensorVariable:
+def law_of_moment(moment: str, mean, variance, n, **shape: Any) -> TensorVariable:
     """Law of the sample "mean" or "variance" of n Normal records with these parameters."""
-    if which == "mean":
+    if moment == "mean":
         return pm.Normal.dist(mean, pt.sqrt(variance / n), **shape)
     return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * variance), **shape)
 
@@ -216,7 +216,7 @@ def _statistic(release: RowRelease, mean, variance) -> TensorVariable:
     """Write a released statistic in terms of the sample mean and variance."""
     try:
         parts = [c.expression(mean, variance) for c in release.mean_and_variance()]
-    except Declined:  # not linear in them
+    except Declined:  # not linear in mean and variance
         scatter = ((release.n - 1) * variance).reshape((1, 1))
         return release.expression(mean.reshape((1,)), None, scatter)
     statistic = pt.stack(parts) if release.rv.type.ndim else parts[0]
@@ -225,8 +225,8 @@ def _statistic(release: RowRelease, mean, variance) -> TensorVariable:
 
 def _describe(c: LinearStatistic, name: str) -> str:
     terms = [
-        in_words(factor, f"{what} of {name}")
-        for factor, what in ((c.mean, "mean"), (c.variance, "variance"))
+        in_words(factor, f"{moment} of {name}")
+        for factor, moment in ((c.mean, "mean"), (c.variance, "variance"))
         if factor
     ]
     if c.constant or not terms:

@@ -239,10 +239,10 @@ def nearest_sample(
     mean, factor = start
     for _ in range(3):
         weighted = (matrix @ around(mean)) * size / sd[:, None]
-        left = (z - matrix @ sample_sums(mean, factor, n)) / sd
-        if np.all(np.abs(left) < 1e-6):
+        remainder = (z - matrix @ sample_sums(mean, factor, n)) / sd
+        if np.all(np.abs(remainder) < 1e-6):
             break
-        move = size * np.linalg.lstsq(weighted, left)[0]
+        move = size * np.linalg.lstsq(weighted, remainder)[0]
         shift, used = move[:w] / n, factor[:, : n - 1]
         scatter = used @ used.T
         scatter[a, b] += move[w:]
