@@ -70,8 +70,8 @@ def collapse(
         \mathrm{Multinomial}(n, \pi)`; Bernoulli, Binomial and Poisson ones that differ by public
         covariates by the counts of their kinds, ``<record>_count``; rows of several Normal columns,
         those of a regression say, by their mean and covariance matrix ``<x>_<y>_mean`` and
-        ``<x>_<y>_cov``. "marginal" integrates these out too, and counts that are released one by
-        one, and leaves the parameters only, for NUTS. Nothing of size n is ever allocated for
+        ``<x>_<y>_cov``. "marginal" integrates the statistics out, too, and counts that are released
+        one by one. It leaves the parameters only, for NUTS. Nothing of size n is ever allocated for
         records.
     approximate : "clt", optional
         Replaces the exact law of the sums over rows by the Normal law with the same mean and
@@ -79,8 +79,8 @@ def collapse(
         Normal, and to="marginal" integrates the sums out: under Laplace noise its scale-mixture
         variances stay, as ``<release>_noise_variance``.
     moments : array or "released", optional
-        With approximate="clt": the moments of the covariates, where they are not to be those of
-        their law in the model. An array is :math:`E[x_i x_j x_k x_l]` of the features (1, x), of
+        With approximate="clt": moments of the covariates, in place of those of their law in the
+        model. An array is :math:`E[x_i x_j x_k x_l]` of the features (1, x), of
         shape (d, d, d, d), or the first four moments of one covariate; "released" takes the
         published values of releases of sums of products of up to four covariates for them.
 
@@ -123,18 +123,18 @@ def collapse(
         raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
     check_fits(map(release_statistic, releases(reading.model)))
     check_values(reading.model)
-    on = collapsed(reading, to, approximate, moments)
+    rung_reading = collapsed(reading, to, approximate, moments)
     if approximate is not None:
         _check_held(reading, moments)
-    try_densities(on)
-    _warn_of_what_is_left_out(on.model)
+    try_densities(rung_reading)
+    _warn_of_what_is_left_out(rung_reading.model)
     for note in what_goes(reading):
         _log.info("%s", note)
-    return on.model
+    return rung_reading.model
 
 
 def _check_held(reading: Reading, moments: Any) -> None:
-    """Decline moments that may change: a collapsed model, unlike `sample`, reads them only once."""
+    """Decline moments that may change: `collapse` reads them once, `sample` at each call."""
     for group in integrable(reading):
         for name, data in law_of(reading, group, True).held(moments).items():
             raise Declined(
@@ -148,7 +148,7 @@ def _check_held(reading: Reading, moments: Any) -> None:
 def collapsed(
     reading: Reading, to: Rung, approximate: str | None = None, moments: Any = None
 ) -> Reading:
-    """Return the reading of what `collapse` makes of a model; an exact rung is made once."""
+    """Return the reading of the collapsed model; an exact rung is built once for each reading."""
     if approximate is None:
         return _exact(reading, to)
     return _collapsed(reading, to, approximate=approximate, moments=moments)
@@ -168,105 +168,107 @@ def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
         )
     total = Change()
     for group in groups:
-        found = change(reading, group, to, **approximation)
-        for name, part in vars(found).items():
+        group_change = change(reading, group, to, **approximation)
+        for name, part in vars(group_change).items():
             if name != "trials":
                 getattr(total, name).update(part)
-        total.trials += found.trials
+        total.trials += group_change.trials
     records = [rv for group in groups for rv in group.records]
     for taken in [*total.added, *total.deterministics]:
         if taken in model.named_vars:
             raise ValueError(f"the model already has a variable {taken!r}: rename it")
-    on = Reading(rebuilt(reading, records, total), reading)
-    on.trials = total.trials
+    rung_reading = Reading(rebuilt(reading, records, total), reading)
+    rung_reading.trials = total.trials
     if to == "statistics":
-        _prepare_sampling(reading, on, total.start)
-    return on
+        _prepare_sampling(reading, rung_reading, total.start)
+    return rung_reading
 
 
 @once
-def try_densities(on: Reading) -> None:
-    """Decline a rung where a density of it is not found; see `Change.trials`."""
-    run_trials(on.trials)
+def try_densities(rung_reading: Reading) -> None:
+    """Decline a rung where one of its densities cannot be evaluated; see `Change.trials`."""
+    run_trials(rung_reading.trials)
 
 
 LEFT_OUT = (
     "%s, and %s other numbers matter: the posterior is wrong there. Check the units, and the "
     "priors of the number and of the records"
 )
-_ASCENT = 20  # iterations
+_ASCENT = 20  # iterations of L-BFGS towards the mode
 
 
 def left_out(marginal: pm.Model) -> list[tuple[TensorVariable, str]]:
-    """Return whether densities leave out what matters, as graphs, and what that is in words."""
-    found, values = [], {rv: marginal.rvs_to_values[rv] for rv in marginal.observed_RVs}
+    """Return, by density, whether values that it leaves out matter (a graph), and them in words."""
+    judgements, values = [], {rv: marginal.rvs_to_values[rv] for rv in marginal.observed_RVs}
     for rv in values:
         if isinstance(op := rv.owner.op, IntegratedReleaseRV):
             mechanism, parameters = op.split(rv.owner.inputs)
-            own = op.law.left_out(values[rv], mechanism, *parameters)
-            found += [own] if own is not None else []
-    graphs = graph_replace([graph for graph, _ in found], values, strict=False)
-    return list(zip(graphs, (what for _, what in found), strict=True))
+            judgement = op.law.left_out(values[rv], mechanism, *parameters)
+            judgements += [judgement] if judgement is not None else []
+    graphs = graph_replace([graph for graph, _ in judgements], values, strict=False)
+    return list(zip(graphs, (words for _, words in judgements), strict=True))
 
 
 def _warn_of_what_is_left_out(model: pm.Model) -> None:
-    """Warn where a density leaves out what matters near its mode, as `sample` does of the draws."""
-    found = left_out(model)
+    """Warn where values that a density leaves out matter near its mode; `sample` checks draws."""
+    judgements = left_out(model)
     free = [model.rvs_to_values[rv] for rv in model.free_RVs]
-    if not found or not free or not all(value.dtype.startswith("float") for value in free):
+    if not judgements or not free or not all(value.dtype.startswith("float") for value in free):
         return
     logp = model.logp()
     try:
         density = plain_function(free, [logp, *pt.grad(logp, free)])
-    except (NotImplementedError, NullTypeGradError):  # a law of the user's has no gradient
+    except (NotImplementedError, NullTypeGradError):  # a law of the user has no gradient
         return
     first = model.initial_point(0)
     start = [np.asarray(first[value.name], dtype="float64") for value in free]
     ends = np.cumsum([value.size for value in start])[:-1]
 
-    def apart(q):
+    def split(q):
         parts = zip(np.split(q, ends), start, strict=True)
-        return [x.reshape(one.shape).astype(one.dtype) for x, one in parts]
+        return [x.reshape(initial.shape).astype(initial.dtype) for x, initial in parts]
 
-    def fall(q):
+    def negative_logp(q):
         try:
-            value, *slopes = density(*apart(q))
-        except ValueError:  # parameters of a law where there is none
+            value, *slopes = density(*split(q))
+        except ValueError:  # the parameters of a law are not valid
             return np.inf, np.zeros_like(q)
-        slope = -np.concatenate([np.ravel(own) for own in slopes])
+        slope = -np.concatenate([np.ravel(part) for part in slopes])
         inside = np.isfinite(value) and np.isfinite(slope).all()
         return (-float(value), slope) if inside else (np.inf, np.zeros_like(q))
 
     with np.errstate(all="ignore"):
-        q = np.concatenate([np.ravel(one) for one in start])
-        mode = minimize(fall, q, jac=True, method="L-BFGS-B", options={"maxiter": _ASCENT}).x
-        graphs, matters = model.replace_rvs_by_values([graph for graph, _ in found]), []
+        q = np.concatenate([np.ravel(value) for value in start])
+        mode = minimize(
+            negative_logp, q, jac=True, method="L-BFGS-B", options={"maxiter": _ASCENT}
+        ).x
+        graphs, matters = model.replace_rvs_by_values([graph for graph, _ in judgements]), []
         with suppress(ValueError):
-            matters = plain_function(free, graphs)(*apart(mode))
-    for (_, what), own in zip(found, matters, strict=False):
-        if own:
-            _log.warning(LEFT_OUT, what, "near the mode of the density")
+            matters = plain_function(free, graphs)(*split(mode))
+    for (_, words), is_large in zip(judgements, matters, strict=False):
+        if is_large:
+            _log.warning(LEFT_OUT, words, "near the mode of the density")
 
 
 def gone_names(reading: Reading) -> list[str]:
-    """Return the names of the variables that no rung without records has."""
+    """Return the names of the records, which no rung without records has."""
     return [str(rv.name) for group in integrable(reading) for rv in group.records]
 
 
 def what_goes(reading: Reading, initvals: Any = None) -> list[str]:
-    """Say what else goes with the records: variables that only these depend on, starting values."""
+    """Say what is removed with the records: variables that only they depend on, starting values."""
     starts = reading.model.rvs_to_initial_values.items()
     started = {rv.name for rv, start in starts if start is not None}
     started.update(*([initvals] if isinstance(initvals, Mapping) else initvals or ()))
     hidden = {*gone_names(reading)} - {rv.name for rv in privatized(reading)}
     notes = {
         "Integrated out with the records that depend on them": hidden,
-        "Integrated out, so that where it was to start is not used": started,
+        "Integrated out, so that its starting value is not used": started,
     }
     return [
-        f"{what}: {', '.join(map(repr, found))}"
-        for what, names in notes.items()
-        if (found := [name for name in gone_names(reading) if name in names])
+        f"{sentence}: {', '.join(map(repr, gone))}"
+        for sentence, names in notes.items()
+        if (gone := [name for name in gone_names(reading) if name in names])
     ]
 
 
@@ -278,9 +280,9 @@ def collapsible(reading: Reading) -> list[SumLaw]:
 
 @once
 def integrable(reading: Reading) -> list[Block]:
-    """Return the privatized records of a model, which nothing but releases may depend on.
+    """Return the privatized records of a model; decline records with other children than releases.
 
-    Columns of the same rows come together, see `record_groups`.
+    Columns of the same rows are one group, see `record_groups`.
     """
     model = reading.model
     if not privatized(reading):
@@ -295,29 +297,29 @@ def integrable(reading: Reading) -> list[Block]:
             if releases(model)
             else "there is nothing to collapse: declare a release with dp.PrivateObservation"
         )
-    found = record_groups(reading)
-    for records, mine in ((rv, group.records) for group in found for rv in group.records):
+    groups = record_groups(reading)
+    for records, columns in ((rv, group.records) for group in groups for rv in group.records):
         known = releases_of(model, [records])
         for child in children(reading, records):
-            if child not in mine and child in privatized(reading):
+            if child not in columns and child in privatized(reading):
                 shapes = " and ".join(str(tuple(known_shape(rv))) for rv in (records, child))
                 raise Declined(
                     f"{records.name!r} and {child.name!r} are no columns of the same rows: they "
                     f"have the shapes {shapes}, and rows are counted along the first axis, each "
                     f"computed from its own. Write shape=(n, d) and x @ b, or sample on the records"
                 )
-            if child not in known and child not in mine:
+            if child not in known and child not in columns:
                 raise Declined(
                     f"the records {records.name!r} cannot be integrated out: {child.name!r} "
                     f"depends on them too. Release it with dp.PrivateObservation, or sample on "
                     f"the records"
                 )
-    return found
+    return groups
 
 
 @once
 def dropped_deterministics(reading: Reading) -> list[TensorVariable]:
-    """Deterministics of records, which no collapsed model can carry."""
+    """Return the deterministics that depend on records: a collapsed model has none of them."""
     model = reading.model
     records = {rv for group in record_groups(reading) for rv in group.records}
     return [
@@ -327,17 +329,17 @@ def dropped_deterministics(reading: Reading) -> list[TensorVariable]:
     ]
 
 
-def _prepare_sampling(reading: Reading, on: Reading, start) -> None:
+def _prepare_sampling(reading: Reading, rung_reading: Reading, start) -> None:
     """Tag the variables with their steps, and start bounded ones inside their region."""
-    for rv, step in choose_steps(on).items():
+    for rv, step in choose_steps(rung_reading).items():
         rv.tag.dp_step = step.__name__
     for name, value in {**feasible_start(reading), **start}.items():
-        rv = on.model[name]
-        on.model.rvs_to_initial_values[rv] = rv.type.filter(value)
+        rv = rung_reading.model[name]
+        rung_reading.model.rvs_to_initial_values[rv] = rv.type.filter(value)
 
 
 def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> pm.Model:
-    """Build the collapsed model from what changes."""
+    """Build the collapsed model."""
     model = reading.model
     gone = {rv.name for rv in records}
     gone |= {d.name for d in dropped_deterministics(reading)} if records else set()
@@ -345,10 +347,10 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
     fgraph, memo = fgraph_from_model(without_starts(model))
     named = {v.name: v for v in fgraph.outputs}
 
-    # New variables are written in terms of the model's: translate, innermost first. Frozen data
-    # are in both: what is translated would be an input of itself.
-    own = [v for v in model.named_vars.values() if v in memo and not isinstance(v, Constant)]
-    translation = {var: memo[var] for var in own}
+    # New variables are written in variables of the model: translate them, innermost first. Frozen
+    # data are not translated: they are in both graphs, and would become inputs of themselves.
+    variables = [v for v in model.named_vars.values() if v in memo and not isinstance(v, Constant)]
+    translation = {var: memo[var] for var in variables}
 
     def dims_of(name: str, new: TensorVariable) -> tuple:
         release = total.entries_of.get(name)
@@ -381,7 +383,7 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
         else:
             new_var = model_free_rv(new, node.inputs[1], node.op.transform, old.name, *node.op.dims)
         fgraph.replace(named[old.name], new_var, import_missing=True)
-        translation[old] = new_var  # of which a later release may be computed
+        translation[old] = new_var  # a later release may be computed from it
     for i in reversed(range(len(fgraph.outputs))):
         if fgraph.outputs[i].name in gone:
             fgraph.remove_output(i)
@@ -395,5 +397,5 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
 
 
 def _translate(rv: TensorVariable, translation: dict) -> TensorVariable:
-    """Rewrite a variable in terms of the fgraph's; unlike a clone, this shares the replacements."""
+    """Rewrite a variable in variables of the fgraph; unlike a clone, this shares replacements."""
     return graph_replace([rv], translation, strict=False)[0]

@@ -33,51 +33,53 @@ def predict_rows(
     block: Block,
     posterior: xr.Dataset,
     size: int | None,
-    given: Mapping[str, ArrayLike],
+    fixed: Mapping[str, ArrayLike],
     rng: np.random.Generator,
 ) -> xr.Dataset:
-    """Draw the variables of new rows one after the other, each given those before it.
+    """Draw the variables of new rows one after the other, each given the variables before it.
 
-    With bounds each is a Normal truncated to its own.
+    A variable with bounds is a Normal truncated to them.
     """
     links = read_links(block)
     bounds = _bounds(model, block)
-    held, size = _held(links, size, given, bounds)
+    held, size = _held(links, size, fixed, bounds)
     dims = posterior.sizes["chain"], posterior.sizes["draw"]
     before = np.empty((*dims, size, 0))
-    found = {}
+    drawn = {}
     coords: dict[str, Any] = {"chain": posterior["chain"], "draw": posterior["draw"]}
     for link in links:
         name = link.rv.name
-        own = ["new_record"] if link.rv.type.ndim == 1 else ["new_record", _column(model, link)]
+        row_dims = (
+            ["new_record"] if link.rv.type.ndim == 1 else ["new_record", _column(model, link)]
+        )
         if name in held:
             values = held[name]
-            shown = values[:, 0] if len(own) == 1 else values
-            coords[name] = xr.DataArray(shown, dims=own)
+            shown = values[:, 0] if len(row_dims) == 1 else values
+            coords[name] = xr.DataArray(shown, dims=row_dims)
         else:
             values = _draw(link, posterior, before, bounds.get(name), rng)
-            shown = values[..., 0] if len(own) == 1 else values
-            found[name] = (["chain", "draw", *own], shown)
-        if len(own) > 1 and own[1] in model.coords:
-            coords[own[1]] = list(model.coords[own[1]])
+            shown = values[..., 0] if len(row_dims) == 1 else values
+            drawn[name] = (["chain", "draw", *row_dims], shown)
+        if len(row_dims) > 1 and row_dims[1] in model.coords:
+            coords[row_dims[1]] = list(model.coords[row_dims[1]])
         values = np.broadcast_to(values, (*dims, size, link.width))
         before = np.concatenate([before, values], axis=-1)
-    return xr.Dataset(found, coords)
+    return xr.Dataset(drawn, coords)
 
 
 def _column(model: pm.Model, link: Link) -> str:
-    """Return the name of the second dimension of a variable."""
-    own = model.named_vars_to_dims.get(link.rv.name)
-    return (own[1] if own else None) or f"{link.rv.name}_dim_1"
+    """Return the name of the second dimension of a matrix variable."""
+    variable_dims = model.named_vars_to_dims.get(link.rv.name)
+    return (variable_dims[1] if variable_dims else None) or f"{link.rv.name}_dim_1"
 
 
 def _bounds(model: pm.Model, block: Block) -> dict[str, tuple[float, float]]:
-    """Return the lower and upper end of each variable that a release states bounds of."""
-    found: dict[str, tuple[float, float]] = {}
+    """Return the bounds that releases state, by the name of the variable."""
+    bounds: dict[str, tuple[float, float]] = {}
     for release in releases(model):
-        stated = record_bounds(release, block.records)
-        found |= {rv.name: ends for rv, ends in stated.items()}
-    return found
+        stated_bounds = record_bounds(release, block.records)
+        bounds |= {rv.name: ends for rv, ends in stated_bounds.items()}
+    return bounds
 
 
 def _draw(link: Link, posterior: xr.Dataset, before: np.ndarray, bounds, rng) -> np.ndarray:
@@ -95,7 +97,7 @@ def _draw(link: Link, posterior: xr.Dataset, before: np.ndarray, bounds, rng) ->
     slope = slope.reshape(*before.shape[:2], width, q)
     root = root.reshape(*before.shape[:2], width, width)
     mean = intercept[:, :, None] + before @ np.swapaxes(slope, -1, -2)
-    if bounds is not None:  # of a single column
+    if bounds is not None:  # there is a single column
         return draw_normal(rng, mean, np.abs(root), mean.shape, bounds)
     return mean + rng.standard_normal(mean.shape) @ np.swapaxes(root, -1, -2)
 
@@ -103,28 +105,28 @@ def _draw(link: Link, posterior: xr.Dataset, before: np.ndarray, bounds, rng) ->
 def _held(
     links: tuple[Link, ...],
     size: int | None,
-    given: Mapping[str, ArrayLike],
+    fixed: Mapping[str, ArrayLike],
     bounds: Mapping[str, tuple[float, float]],
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Return the values that are given, (size, width) each, and the number of new rows."""
+    """Check the fixed values; return them, (rows, width) each, and the number of new rows."""
     by_name = {link.rv.name: link for link in links}
-    unknown = [name for name in given if name not in by_name]
+    unknown = [name for name in fixed if name not in by_name]
     if unknown:
         raise ValueError(
             f"given= names {unknown[0]!r}: the variables of a row are "
             f"{', '.join(repr(name) for name in by_name)}"
         )
-    if len(given) == len(links):
+    if len(fixed) == len(links):
         raise ValueError("given= holds every variable of a row: nothing is left to draw")
     lengths = {} if size is None else {"size": size}
     held = {}
-    for name, value in given.items():
+    for name, value in fixed.items():
         link = by_name[name]
-        for above in parents(link.rv):
-            if above.name in by_name and above.name not in given:
+        for parent in parents(link.rv):
+            if parent.name in by_name and parent.name not in fixed:
                 raise Declined(
-                    f"given= holds {name!r}, which depends on {above.name!r}: variables are drawn "
-                    f"given those that they depend on, so give {above.name!r} too"
+                    f"given= holds {name!r}, which depends on {parent.name!r}: variables are drawn "
+                    f"given those that they depend on, so give {parent.name!r} too"
                 )
         values = np.asarray(value, dtype="float64")
         core = link.rv.type.ndim - 1
@@ -142,8 +144,10 @@ def _held(
             lengths[f"given {name!r}"] = len(values)
         held[name] = values if core else values[..., None]
     if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{what}: {length}" for what, length in lengths.items())
-        raise ValueError(f"the number of new rows is not clear ({said}): write the same")
+        lengths_in_words = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise ValueError(
+            f"the number of new rows is not clear ({lengths_in_words}): write the same"
+        )
     rows = next(iter(lengths.values()), 1)
     held = {name: np.broadcast_to(v, (rows, by_name[name].width)) for name, v in held.items()}
     return held, rows

@@ -36,20 +36,19 @@ def recover(
     r"""Add exact posterior draws of the confidential statistics to a result.
 
     Given a posterior draw of the parameters, the statistics that were integrated out are drawn from
-    :math:`p(s \mid \theta, z)`: two-sided tilted laws, on the feasible region of bounded records
-    their joint law, jointly Normal ones, and by rejection sums that were integrated out by
-    inversion.
+    :math:`p(s \mid \theta, z)`: from two-sided tilted laws, from the joint law of mean and variance
+    on the feasible region of bounded records, from jointly Normal laws, and by rejection where sums
+    were integrated out by inversion.
 
     Names mean the same for every law. ``<record>_sum``, ``_mean``, ``_var``, ``_count`` and
     ``_counts`` are statistics of the records themselves, without public constants and factors:
     `x_sum` is the sum of x where ``2 * x.sum() + 3``, ``(x - 20).sum()`` or ``(1 - x).sum()``
-    was released. Normal records that are alike have a mean; by group they have one where it was
-    released as it is, up to its sign and a constant. ``<record>`` is the records, where one after
-    the other was released; answers that were changed at random have counts. Of several releases,
-    the name of each follows the record's. A released value that is none of these, a weighted or
-    clamped sum say, comes back as ``<release>_confidential``: the value that the noise was added
-    to, constants and factors included. Latent variables of
-    `collapse(to="statistics")` are named likewise.
+    was released. Identically distributed Normal records have a mean; groups of Normal records have
+    one where the mean was released, up to sign and a constant. ``<record>`` is the records, where
+    they were released one by one; randomized responses have counts. With several releases, the name
+    of the release follows that of the record. Any other released value, a weighted or clamped sum
+    say, is ``<release>_confidential``: the value that the noise was added to, constants and factors
+    included. Latent variables of `collapse(to="statistics")` are named likewise.
 
     Parameters
     ----------
@@ -63,15 +62,15 @@ def recover(
     Returns
     -------
     DataTree
-        A copy of `idata` with these in its posterior; of records of unknown number, with this
-        number too. Dims, coords and integer types are those of the records, or of the release
-        whose entries they are.
+        A copy of `idata` with the statistics in its posterior, and with the number of records where
+        that is unknown. Dims, coords and integer types are those of the records, or of the release
+        whose entries the statistics are.
 
     Raises
     ------
     ValueError
-        No result; a model of which nothing was integrated out; a result without the parameters, or
-        the statistics, that are needed.
+        No result; a model of which nothing was integrated out; a result without parameters or
+        statistics that the draws need.
     NotImplementedError
         Naming the statistic that cannot be drawn, and why.
 
@@ -93,62 +92,62 @@ def recover(
     rng = get_random_generator(random_seed)
     posterior = idata["posterior"].to_dataset()
     with interruptible(), Stages(progressbar=True, quiet=False), said_when_compiling():
-        found = _recovered(reading, posterior, rng)
+        statistics = _recovered(reading, posterior, rng)
     result = idata.copy()
-    result["posterior"] = DataTree(posterior.assign(found))
+    result["posterior"] = DataTree(posterior.assign(statistics))
     return result
 
 
 def _recovered(reading: Reading, posterior: xr.Dataset, rng) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    statistics: dict[str, Any] = {}
     model, is_integrated = reading.model, False
     for rv in model.basic_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
             is_integrated, names = True, rv.owner.op.law.names
             if not names or not set(names) <= set(posterior):
-                found |= _drawn(model, rv, model.rvs_to_values[rv], posterior, rng)
+                statistics |= _drawn(model, rv, model.rvs_to_values[rv], posterior, rng)
     for group in integrable(reading) if privatized(reading) else []:
         is_integrated, law, jointly = True, None, None
-        with suppress(Declined, ValueError):  # `change` may find a law of last resort
+        with suppress(Declined, ValueError):  # `change` tries the laws of last resort, too
             law = law_of(reading, group)
         if law is not None:
             jointly = law.recovered(posterior, rng)
         if jointly is not None:
-            found |= jointly
+            statistics |= jointly
             continue
         try:
             changes = change(reading, group, law.recovered_on if law else "marginal")
             run_trials(changes.trials)
         except Declined as why:
-            own = [str(rv.name) for rv in group.records]
+            record_names = [str(rv.name) for rv in group.records]
             raise Declined(
                 str(why),
-                instead=f"Give what is looked for a name, as a pm.Deterministic of {own} in the "
-                f"model: dp.sample keeps it where the records are sampled. var_names={own} keeps "
-                f"the records themselves",
+                instead=f"Name the statistic, as a pm.Deterministic of {record_names} in the "
+                f"model: dp.sample keeps it where the records are sampled. "
+                f"var_names={record_names} keeps the records themselves",
             ) from None
         for name, (added, _) in changes.added.items():
             added.name = name
         for release, rv in changes.replaced.items():
             rv.name = release.name
             if not set(rv.owner.op.law.names) & set(posterior):
-                found |= _drawn(model, rv, model.rvs_to_values[release], posterior, rng)
+                statistics |= _drawn(model, rv, model.rvs_to_values[release], posterior, rng)
     if not is_integrated:
         raise ValueError(
             "nothing was integrated out of this model: there is nothing to recover, all of its "
             "variables are in the result of dp.sample"
         )
-    return found
+    return statistics
 
 
 def _drawn(model: pm.Model, rv, value, posterior: xr.Dataset, rng) -> dict[str, xr.DataArray]:
-    """Draw what was integrated out of a release, with the dims and coords of the model."""
+    """Draw statistics that were integrated out of a release, with dims and coords of the model."""
     drawn = rv.owner.op.law.recovered(rv, value, posterior, rng)
     return {name: _labelled(model, rv, name, drawn[name][1]) for name in drawn}
 
 
 def _labelled(model: pm.Model, rv, name: str, drawn: np.ndarray) -> xr.DataArray:
-    """Return draws with the dims and coords that the model has for their entries."""
+    """Return draws with the dims and coords of the model."""
     (*draws, shape), dims = (*drawn.shape[:2], drawn.shape[2:]), None
     if name in model.named_vars:  # the records themselves
         shape, dims = lengths(model[name]), model.named_vars_to_dims.get(name)
@@ -176,11 +175,11 @@ def predict_records(
     idata : DataTree
         A result with the free parameters in its posterior.
     size : int, optional
-        New records for each posterior draw: as many as `given` has, or one.
+        Number of new records for each posterior draw; by default that of `given`, or one.
     given : dict, optional
-        For rows of several variables, the values of some of them by name, one for each new record
-        or a single one: the others are drawn given these. With the covariates of a regression,
-        that is its posterior predictive at new covariates.
+        For rows of several variables, values of some variables by name, one for each new record or
+        a single one: the other variables are drawn given these values. With the covariates of a
+        regression, the draws are its posterior predictive at new covariates.
     random_seed : optional
         Seed or generator.
 
@@ -189,8 +188,8 @@ def predict_records(
     xarray.DataArray or xarray.Dataset
         For a vector of records, an array named after it, with dimensions chain, draw, new_record.
         Without bounds the records are Normal, with bounds a Normal truncated to them at each draw.
-        For rows of several variables, a dataset with such an array for each variable that is drawn;
-        those that are given are coordinates.
+        For rows of several variables, a dataset with an array for each variable that is drawn;
+        variables in `given` are coordinates.
 
     Raises
     ------
@@ -217,26 +216,26 @@ def predict_records(
         raise ValueError("predict_records needs the result: dp.predict_records(model, idata)")
     if size is not None and size < 1:
         raise ValueError(f"size is {size}: write the number of new records")
-    found = record_groups(reading)
-    if len(found) != 1:
+    groups = record_groups(reading)
+    if len(groups) != 1:
         raise ValueError(
             f"predict_records needs a model with one vector of released records; found "
             f"{[rv.name for rv in privatized(reading)]}"
         )
     posterior = idata["posterior"].to_dataset()
     rng = get_random_generator(random_seed)
-    if is_rows(found[0]):
-        return predict_rows(reading.model, found[0], posterior, size, given or {}, rng)
+    if is_rows(groups[0]):
+        return predict_rows(reading.model, groups[0], posterior, size, given or {}, rng)
     if given:
         raise ValueError(
             f"given= holds some columns of a row while others are drawn; the records "
-            f"{found[0].name!r} are a single vector"
+            f"{groups[0].name!r} are a single vector"
         )
-    law = law_of(reading, found[0])
+    law = law_of(reading, groups[0])
     if not isinstance(law, OneColumn):
-        alike = all(isinstance(rv.owner.op, NormalRV) for rv in found[0].records)
+        alike = all(isinstance(rv.owner.op, NormalRV) for rv in groups[0].records)
         raise Declined(
-            f"the records {found[0].name!r} are not "
+            f"the records {groups[0].name!r} are not "
             + ("alike, as their means or variances differ" if alike else "Normal")
             + ": predict_records draws Normal records of one mean and one variance, and rows. "
             "Write new ones as a variable without data, pm.Normal('new', theta, sigma) say, and "

@@ -1,23 +1,24 @@
-"""Laws of confidential values, and what is known of each.
+"""Laws of confidential values, and the abilities of each.
 
-A law is what PyMC has, the op of a random variable. A module of this package, which is found by
-itself, or of another registers what it knows of one; functions are dispatched on the op.
+A law is the op of a PyMC random variable. A module registers the abilities of a law: functions are
+dispatched on the op. Modules of this package are imported by `load`; those of others may register,
+too.
 
 =================================  ============================================================
-`register_pair`, `LAWS`             a value of the law is integrated out of its release under a
-                                   mechanism or most of them, and drawn given it
+`register_pair`, `LAWS`             a value of the law is integrated out of its release, under one
+                                   mechanism or under most, and drawn given the release
 `tilting.log_tilted_mass`          the marginal of such a value under Laplace noise
 `count_sums.register_counts`       counts, also in mixtures and tables, under log-concave noise
 `counts.records.read_cells`        records with finitely many values become their counts
 `inversion.quadrature.detail`      sums over records are integrated out: the density is smooth
-                                   (others are looked at, see `inversion.readable`)
+                                   (other densities are checked, see `inversion.readable`)
 `moments.columns.scipy_law`        covariates of a regression by the central limit theorem
 `transport.transport`              records move along with the parameters
-`tails.log_tails`, `.quantile`     so do records far out in an upper tail
-`mean_variance.mean_variance`      latent variables behind it are moved in suitable coordinates
-`families.closed.sum_of`           sums over records of one law have a law, too
-`sums.FAMILIES`                    a law of its own of sums over records of one variable
-`sum_law.LAWS`                     a law of its own of whatever was released of records
+`tails.log_tails`, `.quantile`     records far out in an upper tail move, too
+`mean_variance.mean_variance`      latent variables behind a release get suitable coordinates
+`families.closed.sum_of`           the law of a sum over records of one law
+`sums.FAMILIES`                    any other law of sums over the records of one variable
+`sum_law.LAWS`                     any other law of what was released of records
 =================================  ============================================================
 
 A pair (law, mechanism) knows the marginal density of a release with the statistic integrated
@@ -48,7 +49,7 @@ from pymc_dp.mechanisms.base import Mechanism
 
 @dataclass(frozen=True)
 class Pair:
-    """What is known of a statistic with one law under one mechanism.
+    """The marginal and the exact draw of a statistic with one law under one mechanism.
 
     Attributes
     ----------
@@ -57,7 +58,7 @@ class Pair:
         PyTensor graph. Law parameters are those of the RV op.
     draw : callable
         numba function ``(rng, z, *noise, lo, hi, *parameters)`` to an exact draw of the statistic
-        given the release, cut to [lo, hi]; `noise` are the mechanism's parameters.
+        given the release z, cut to [lo, hi]; `noise` are the parameters of the mechanism.
     examples : tuple of tuple of float
         Law parameters that the conformance tests run on.
     require : callable
@@ -65,7 +66,7 @@ class Pair:
     parameters : callable
         Maps the law's parameters to those that `draw` takes, as graphs.
     slow : bool
-        Whether its density is a quadrature.
+        Whether the marginal density is a quadrature.
     """
 
     law: type
@@ -79,12 +80,9 @@ class Pair:
 
 
 PAIRS: Registry[tuple[type[Op], type[Mechanism]], Pair] = Registry()
-"""Pairs that have a closed form."""
+"""Pairs of one law and one mechanism; these are asked before `LAWS`."""
 LAWS: Registry[type, Callable[[Any, Mechanism], Pair]] = Registry()
-"""Laws whose pair with most mechanisms is built from the law's op and the mechanism.
-
-What it does not cover is declined. A pair of `PAIRS` goes first.
-"""
+"""By law, the function that builds the pair from the op and a mechanism, or declines it."""
 
 
 def register_pair(pair: Pair) -> Pair:
@@ -93,7 +91,7 @@ def register_pair(pair: Pair) -> Pair:
 
 
 def find_pair(law: Op, mechanism: Mechanism) -> Pair:
-    """Look a pair up; the error names what is supported."""
+    """Return the pair of a law and a mechanism; the error names the pairs that there are."""
     for (law_type, mechanism_type), pair in PAIRS.items():
         if isinstance(law, law_type) and type(mechanism) is mechanism_type:
             return pair
@@ -113,7 +111,7 @@ def find_pair(law: Op, mechanism: Mechanism) -> Pair:
 
 
 def require_pair(law: Op, mechanism: Mechanism, parameters) -> Pair:
-    """Look a pair up and check that it covers these law parameters."""
+    """Return the pair of a law and a mechanism, and check that it covers the law parameters."""
     pair = find_pair(law, mechanism)
     pair.require(*parameters)
     return pair
@@ -127,7 +125,7 @@ def row_piece(draw: Callable[..., float], width: int) -> Piece:
 
 @cache
 def row_sampler(draw: Callable[..., float], width: int) -> Callable:
-    """Compile a loop of draws: ``(rng, rows)``, `width` rows with what `draw` takes after rng."""
+    """Compile a loop of draws ``(rng, rows)``: each of `width` rows has one argument of `draw`."""
 
     @njit(cache=True, nogil=True)
     def sample_rows(rng, rows):
@@ -140,32 +138,33 @@ def row_sampler(draw: Callable[..., float], width: int) -> Callable:
 
 
 def draw_by_pair(
-    pair: Pair, columns, shape, posterior, rng, given: Given = MappingProxyType({})
+    pair: Pair, columns, shape, posterior, rng, fixed: Given = MappingProxyType({})
 ) -> np.ndarray:
     """Draw a statistic of this shape given its release, at each posterior draw.
 
-    `columns` are graphs of what ``pair.draw`` takes after its generator; see `per_draw` of `given`.
+    `columns` are graphs of the arguments of ``pair.draw`` after its generator. `fixed` is passed on
+    to `per_draw`.
     """
-    rows = per_draw(posterior, as_row(*columns), given)
+    rows = per_draw(posterior, as_row(*columns), fixed)
     shape = len(rows), *shape
     rows = np.ascontiguousarray(np.moveaxis(rows, 1, 0).reshape(rows.shape[1], -1))
     return row_sampler(pair.draw, len(rows))(rng, rows).reshape(shape)
 
 
 def is_registered(ability: Any, op: Op) -> bool:
-    """Whether a law has an ability, a function dispatched on its op, of its own."""
+    """Whether an ability, a function dispatched on the op, is registered for a law."""
     return ability.dispatch(type(op)) is not ability.dispatch(object)
 
 
 def law_names(laws: Iterable[type]) -> str:
-    """Name laws, those that are registered with an ability perhaps, as an error does."""
+    """Return the names of laws, or of the registry of an ability, for an error."""
     return ", ".join(_law_name(law) for law in laws if law is not object)
 
 
 def _law_name(law: type) -> str:
     shown = getattr(law, "_print_name", ("Unknown",))[0]
     if issubclass(law, SymbolicRandomVariable) and shown != "Unknown":
-        return str(shown)  # some classes have other names than what users write
+        return str(shown)  # users write pm.Name, which may differ from the name of the class
     return law.__name__.removesuffix("RV")
 
 

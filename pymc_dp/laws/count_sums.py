@@ -1,6 +1,6 @@
-"""Counts of every kind under every log-concave mechanism, by sums; see `kernels.counts.sums`.
+"""Counts under every log-concave mechanism: the marginal is a sum, see `kernels.counts.sums`.
 
-A law of counts that has a closed form under some mechanism registers that pair on its own.
+A closed form for a law of counts under a mechanism is registered as a pair, which is asked first.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ from pymc_dp.mechanisms.suppressed import SuppressedMechanism
 
 @dataclass(frozen=True)
 class NoiseOfCounts:
-    """How the sums see a mechanism.
+    """The noise of a mechanism, as the sums over counts evaluate it.
 
     Attributes
     ----------
-    kernel : the compiled noise, up to a factor where the mechanism has `rates`.
-    arguments : source of the tuple of its parameters, from the mechanism's, n0, n1, ...
-    unchanged : the noise of a release as it was before it was clipped or withheld, and the source
-        of the condition that it is; it takes fewer parameters, the last.
+    kernel : the compiled noise, without its constant factor where the mechanism has `rates`.
+    arguments : source of the tuple of parameters of the kernel, in terms of those of the mechanism,
+        n0, n1, ...
+    unchanged : of a mechanism that clips or withholds, the noise of values that it leaves as they
+        are, and the source of the condition for that. This noise takes the last parameters only.
     """
 
     kernel: CountNoise
@@ -63,7 +64,7 @@ class NoiseOfCounts:
 
 
 def noise_of(mechanism: Mechanism) -> NoiseOfCounts:
-    """Return the noise of a mechanism, compiled once for each: sums and draws share it."""
+    """Return the noise of a mechanism, compiled once: sums and draws share it."""
     return _noise(mechanism) if mechanism.reads_outside else _kept_noise(mechanism)
 
 
@@ -99,38 +100,38 @@ def _noise(mechanism: Mechanism) -> NoiseOfCounts:
 
 @_noise.register
 def _clipped(mechanism: ClippedMechanism) -> NoiseOfCounts:
-    """Take the noise that was clipped between the limits: it costs less than intervals."""
+    """Between the limits, take the noise itself: it costs less than probabilities of intervals."""
     present = [bound is not None for bound in (mechanism.lower, mechanism.upper)]
-    own = iter(_names("n", sum(present)))
-    tests = [f"{next(own)} < z"] if present[0] else []
-    tests += [f"z < {next(own)}"] if present[1] else []
+    limits = iter(_names("n", sum(present)))
+    tests = [f"{next(limits)} < z"] if present[0] else []
+    tests += [f"z < {next(limits)}"] if present[1] else []
     return _unless_changed(mechanism, tests)
 
 
 @_noise.register
 def _suppressed(mechanism: SuppressedMechanism) -> NoiseOfCounts:
-    """Leave the noise of what was printed as it was, where the noisy value itself decided."""
+    """For a printed value, take the noise itself, where the noisy value decided what is printed."""
     if not mechanism.keeps_printed:
         return _noise.dispatch(object)(mechanism)
     present = [x for x in mechanism.parameter_names if getattr(mechanism, x) is not None]
-    own = dict(zip(present, _names("n", len(present)), strict=True))
+    symbols = dict(zip(present, _names("n", len(present)), strict=True))
     sides = {"below": ">=", "above": "<="}
-    tests = [f"z {sides[x]} {own[x]}" for x in present if x in sides]
+    tests = [f"z {sides[x]} {symbols[x]}" for x in present if x in sides]
     tests = [f"({' or '.join(tests)})"] if mechanism.is_between else [*tests, "z == z"]
-    tests += [f"{own['where']} == 0.0"] if "where" in own else []
+    tests += [f"{symbols['where']} == 0.0"] if "where" in symbols else []
     if (mark := mechanism.sentinel) is not None:
         tests.append(f"z != {mark!r}" if math.isfinite(mark) else "z - z == 0.0")
     return _unless_changed(mechanism, tests)
 
 
 def _unless_changed(mechanism: Any, tests: list[str]) -> NoiseOfCounts:
-    """Return the noise, with that of `inner` where tests of z and of its own parameters hold."""
+    """Return the noise, with the noise of `inner` where all tests of z and the limits hold."""
     whole, inner = _noise.dispatch(object)(mechanism), noise_of(mechanism.inner)
     names, count = _names("n", len(mechanism.parameters)), len(mechanism.inner.parameters)
     shifted = dict(zip(_names("n", count), names[len(names) - count :], strict=True))
 
     def outer(source: str) -> str:
-        return re.sub(r"\bn\d+\b", lambda found: shifted[found[0]], source)
+        return re.sub(r"\bn\d+\b", lambda match: shifted[match[0]], source)
 
     inner = replace(inner, arguments=outer(inner.arguments))
     if inner.unchanged is not None:
@@ -168,8 +169,8 @@ _noise.register(DiscreteGaussianMechanism)(lambda mechanism: _DISCRETE_GAUSSIAN)
 class CountSum(KernelOp):
     """Log of the sum over a count of its law times the noise.
 
-    Inputs are the parameters of the mechanism, those of the law that have no derivative, the
-    release and the other parameters of the law.
+    Inputs are the parameters of the mechanism, the parameters of the law that have no derivative,
+    the release and the other parameters of the law.
     """
 
     nin = 0
@@ -198,7 +199,7 @@ class CountSum(KernelOp):
         self.kernel, self._key = piece
 
     def __reduce__(self):
-        """Pickle what it is made from: other processes cannot load compiled code."""
+        """Pickle the law and the mechanism: other processes cannot load compiled code."""
         return CountSum, (self.law, self.mechanism)
 
     @property
@@ -224,7 +225,7 @@ def _made(make: Callable, law: CountLaw, noise: NoiseOfCounts) -> Piece:
 
 @dataclass(frozen=True)
 class CountFamily:
-    """A law of counts as PyMC has it: `theta` maps the parameters of its op to the kernel's."""
+    """The kernel of a law of counts; `theta` maps parameters of the op to those of the kernel."""
 
     law: CountLaw
     theta: Callable
@@ -235,7 +236,7 @@ COUNT_LAWS: Registry[type, CountFamily] = Registry()
 
 
 def register_counts(law: type[Op], family: CountFamily) -> None:
-    """Register a law of counts; so it has pairs with all mechanisms with log-concave noise."""
+    """Register a law of counts: it has a pair with every mechanism of log-concave noise."""
     COUNT_LAWS.add(family, law)
     LAWS.add(count_pair, law)
 
@@ -260,7 +261,7 @@ def count_pair(op: Op, mechanism: Mechanism) -> Pair:
 
 @lru_cache(maxsize=128)
 def count_draw(law: CountLaw, noise: NoiseOfCounts, n_noise: int, *, spaced: bool = False) -> Piece:
-    """Compile the draw of a `Pair`; with `spaced`, over the counts of a step and a rest only."""
+    """Compile the draw of a `Pair`; with `spaced`, over the counts ``rest + k * step`` only."""
     noises, names = _names("n", n_noise), _names("t", law.n_parameters)
     more = ["step", "rest"] if spaced else []
     return from_source(
@@ -273,7 +274,7 @@ def count_draw(law: CountLaw, noise: NoiseOfCounts, n_noise: int, *, spaced: boo
 
 @singledispatch
 def log_constant(mechanism: Mechanism, value: TensorVariable) -> TensorVariable | float:
-    """Return what the sums leave out of the log density; -inf where nothing can be released."""
+    """Return the constant that the sums omit from the log density; -inf for impossible releases."""
     if mechanism.rates is None:
         return 0.0
     constant = mechanism.logp(0.0, 0.0)
@@ -308,7 +309,7 @@ def _single_trial(p):
 
 
 def _with_failure(n, p):
-    """Return p, n and 1 - p, which is exact where PyMC has made p a sigmoid, of mu and alpha."""
+    """Return p, n and 1 - p, without cancellation where PyMC computes p as a sigmoid."""
     node = p.owner
     while node is not None and isinstance(node.op, DimShuffle | Alloc):
         node = node.inputs[0].owner
@@ -319,7 +320,7 @@ def _with_failure(n, p):
 
 @dataclass(frozen=True)
 class Atom:
-    """The law of a count that is known, in the form of a random variable's op."""
+    """The law of a constant count; it is called as the op of a random variable is."""
 
     def __call__(self, value, rng=None, size=None, return_next_rng=False):
         """Return the generator and the value."""

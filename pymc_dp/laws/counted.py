@@ -22,9 +22,9 @@ from pymc_dp.laws.mixture import MixtureLaw
 
 
 def read_law(variable: TensorVariable) -> tuple[Any, list[TensorVariable]]:
-    """Return the law of a random variable and its parameters, one for each independent value.
+    """Return the law of a random variable with independent entries, and its parameters by entry.
 
-    The law is the op, or what takes its place for laws that are composed of others; it draws by
+    The law is the op, or a `MixtureLaw` or `Atom`, which draw likewise:
     ``law(*parameters, rng=rng, return_next_rng=True)``.
     """
     return _read(variable.owner.op, variable.owner)
@@ -38,7 +38,7 @@ def _read(op: Op, node: Apply) -> tuple[Any, list[TensorVariable]]:
 @_read.register
 def _read_random_variable(op: RandomVariable, node):
     parameters = op.dist_params(node)
-    if op.dtype.startswith("float"):  # a whole number may be held in a byte, unlike its square
+    if op.dtype.startswith("float"):  # an integer parameter may be an int8, which overflows
         parameters = [p.astype("float64") for p in parameters]
     if any(op.ndims_params):
         raise Declined(
@@ -69,11 +69,11 @@ def _read_mixture(op: MixtureRV, node):
 
 
 def mixture_of(node: Apply, read: Callable) -> tuple[MixtureLaw, list[TensorVariable]]:
-    """Return a mixture and its parameters, by what reads the law of a component."""
+    """Return a mixture and its parameters; `read` reads the law of a component, as `read_law`."""
     _, weights, *components = node.inputs
     count = weights.type.shape[-1]
     if count is None:
-        raise Declined("a mixture cannot be integrated out whose number of components is not known")
+        raise Declined("a mixture with an unknown number of components cannot be integrated out")
     if len(components) == 1:  # its last axis holds the components
         law, stacked = read(components[0])
         *full, _ = pt.broadcast_arrays(*stacked, pt.zeros(count))
@@ -91,5 +91,5 @@ def _sized(parameters, size, node) -> list[TensorVariable]:
     if isinstance(size.type, NoneTypeT):
         return list(parameters)
     shape = node.outputs[-1].type.shape
-    # The size of a component that PyMC has resized may be read off the component it was.
+    # PyMC may compute the size of a resized component from the original: prefer the static shape.
     return [pt.broadcast_to(p, size if None in shape else shape) for p in parameters]

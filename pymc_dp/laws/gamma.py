@@ -43,7 +43,7 @@ def _log_marginal_gaussian(mechanism, value, alpha, scale):
         (root - slope) * sigma**2 / 2,
     )
     safe_p, r = pt.maximum(p, 1e-10), _FALL / pt.maximum(p, 1e-10)
-    # At the boundary mode (a = 1) the fall is linear with the slope there.
+    # With the mode at zero (a = 1) the log density falls linearly there.
     up = pt.minimum(
         pt.switch(mode > 0, np.inf, _FALL / pt.maximum(slope, 1e-300)), sigma * (2 * _FALL) ** 0.5
     )
@@ -51,7 +51,7 @@ def _log_marginal_gaussian(mechanism, value, alpha, scale):
     down = pt.minimum(
         pt.minimum(sigma * (2 * _FALL) ** 0.5, mode * pt.sqrt(2 * _FALL / safe_p)), mode
     )
-    # Near zero the density goes like s^p: powers of u make that smooth, from either side.
+    # Near zero the density behaves like s^p: nodes at powers of u make it smooth.
     k_down = pt.switch(pt.ge(down, mode), 4.0, 1.0)
     k_up = pt.switch(mode < up / 10, 4.0, 1.0)
     mode, up, down, k_up, k_down = (
@@ -72,7 +72,7 @@ def _log_marginal_gaussian(mechanism, value, alpha, scale):
         + pm.logp(pm.Normal.dist(nodes, s), z)
         + pt.log(pt.maximum(widths, 1e-300))
     )
-    # Below one the density has a pole at zero, which these nodes do not resolve.
+    # For alpha below 1 the density has a pole at zero, which these nodes do not resolve.
     return check_parameters(
         pt.logsumexp(terms, axis=-1), alpha >= 1, msg="alpha >= 1 under Gaussian noise"
     )
@@ -82,9 +82,10 @@ def _require_shape_one(alpha, scale):
     """Refuse alpha below one, where the density has a pole and is not log-concave."""
     value = known_value(alpha)
     if value is None or np.any(value < 1):
-        found = "random" if value is None else f"{np.min(value):g}"
+        description = "random" if value is None else f"{np.min(value):g}"
         raise Declined(
-            f"a Gamma statistic under GaussianMechanism needs a number alpha >= 1; it is {found}"
+            f"a Gamma statistic under GaussianMechanism needs a number alpha >= 1; it is "
+            f"{description}"
         )
 
 

@@ -1,4 +1,4 @@
-"""A release whose confidential value is integrated out: one random variable, for any law of it."""
+"""The random variable of a release whose confidential value is integrated out."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class Integrated(ABC):
-    """What is known of a confidential value that is integrated out of its release.
+    """The law of a confidential value that is integrated out of its release.
 
-    Subclasses are frozen dataclasses. Their methods take the parameters of the law, graphs, as
-    `integrated_release` is given them.
+    Subclasses are frozen dataclasses. `parameters` of their methods are graphs, the arguments of
+    `integrated_release`.
 
     Attributes
     ----------
-    names : names under which `recover` draws what was integrated out.
-    elementwise : whether each entry of the release has a density of its own.
-    by_inversion : whether each entry is a sum by inversion, which takes its time.
-    by_entry : whether what `recover` draws has an entry for each of the release, or is a number.
+    names : names of the statistics that `recover` draws.
+    elementwise : whether `logp` is elementwise: each entry of the release has a density.
+    by_inversion : whether each entry is a sum by inversion, which is slow.
+    by_entry : whether the statistics that `recover` draws have the shape of the release.
     """
 
     names: tuple[str, ...]
@@ -52,7 +52,7 @@ class Integrated(ABC):
         """Log density of a release."""
 
     def cost(self, entries: int) -> dict[str, float]:
-        """Return what the log density of a release of so many entries costs, by `routes.costs`."""
+        """Return the cost of the log density of a release, by `routes.costs`."""
         return {type(self).__name__: entries}
 
     def mean_variance(self, *parameters) -> tuple[TensorVariable, TensorVariable]:
@@ -60,14 +60,14 @@ class Integrated(ABC):
         raise Declined
 
     def left_out(self, value, mechanism, *parameters) -> tuple[TensorVariable, str] | None:
-        """Whether what the density leaves out matters at these parameters, and what that is.
+        """Return whether values that the density leaves out matter, as a graph, and them in words.
 
-        None of a density that leaves nothing out.
+        None for a density that leaves nothing out.
         """
         return None
 
     def support_point(self, rv: TensorVariable, *parameters) -> TensorVariable:
-        """Return a value of the release that is possible."""
+        """Return a possible value of the release."""
         return pt.zeros(rv.shape)
 
     def recovered(
@@ -80,7 +80,7 @@ class Integrated(ABC):
         """Draw the confidential value given posterior draws of the parameters, for `dp.recover`.
 
         Returns what xarray takes as variables: by name, a pair of dimension names, chain and draw
-        first, and an array. What cannot be drawn is declined.
+        first, and an array. Declined where there is no draw.
         """
         raise Declined(
             f"what was integrated out of {rv.name!r} cannot be drawn: "
@@ -99,18 +99,18 @@ class IntegratedReleaseRV(SymbolicRandomVariable):
     mechanism: Mechanism
 
     def split(self, inputs: Sequence[TensorVariable]) -> tuple[Mechanism, list[TensorVariable]]:
-        """Return the mechanism with these inputs and the parameters of the value's law."""
+        """Split inputs of the op: the mechanism with its parameters, and those of the law."""
         count = len(inputs) - len(self.mechanism.parameters)
         return self.mechanism.with_parameters(*inputs[count:]), list(inputs[1:count])
 
 
 def integrated_release(law: Integrated, mechanism: Mechanism, *parameters) -> TensorVariable:
     """Build the release of a value that is integrated out (not registered with any model)."""
-    rng = pt.random.shared_rng(seed=None)  # one: of a value that is no secret nothing is drawn
+    rng = pt.random.shared_rng(seed=None)  # shared by the law and the noise
     inputs = [rng, *map(pt.as_tensor, parameters), *mechanism.parameters]
     rng, *dummies = [variable.type() for variable in inputs]
-    own = dummies[: len(parameters)]
-    noise_rng, confidential = law.draw(rng, *own)
+    law_parameters = dummies[: len(parameters)]
+    noise_rng, confidential = law.draw(rng, *law_parameters)
     noise = mechanism.with_parameters(*dummies[len(parameters) :])
     next_rng, draw = noise.noise_sample(noise_rng, confidential)
     letters = iter(string.ascii_letters)
@@ -134,11 +134,12 @@ def integrated_release(law: Integrated, mechanism: Mechanism, *parameters) -> Te
 @_logprob.register(IntegratedReleaseRV)
 def _integrated_logprob(op, values, *inputs, **kwargs):
     mechanism, parameters = op.split(inputs)
-    [value], own = values, op.output_types[-1]
-    if value.type.ndim <= own.ndim:
+    [value], release_type = values, op.output_types[-1]
+    if value.type.ndim <= release_type.ndim:
         return op.law.logp(value, mechanism, *parameters)
-    one = own.clone(dtype=value.dtype)()  # of several values of a release, which is one
-    return vectorize_graph(op.law.logp(one, mechanism, *parameters), {one: value})
+    # Several values of the release: the density of one is vectorized.
+    single = release_type.clone(dtype=value.dtype)()
+    return vectorize_graph(op.law.logp(single, mechanism, *parameters), {single: value})
 
 
 @_support_point.register(IntegratedReleaseRV)
@@ -147,7 +148,7 @@ def _integrated_support_point(op, rv, *inputs):
 
 
 def all_releases(model: pm.Model) -> list[TensorVariable]:
-    """Return the releases of a model, those whose confidential values are integrated out too."""
+    """Return the releases of a model, with or without their confidential values."""
     kinds = PrivateReleaseRV | IntegratedReleaseRV
     return [rv for rv in model.basic_RVs if isinstance(rv.owner.op, kinds)]
 
@@ -160,9 +161,9 @@ def confidential(release: TensorVariable) -> str:
 def in_results(
     posterior: xr.Dataset, name: str, drawn: np.ndarray, *, whole: bool = False
 ) -> dict[str, Any]:
-    """Return draws, one for each of the posterior's along their first axis, as xarray takes them.
+    """Return draws as variables of xarray; the first axis of `drawn` is chains times draws.
 
-    Those of `whole` numbers may come as floats.
+    With `whole`, floats are rounded to integers.
     """
     drawn = np.rint(drawn).astype("int64") if whole else drawn
     dims = ["chain", "draw", *(f"{name}_dim_{i}" for i in range(drawn.ndim - 1))]

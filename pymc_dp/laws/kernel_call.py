@@ -1,4 +1,4 @@
-"""Kernels of arrays as PyTensor ops: what is called in Python is what numba compiles."""
+"""Kernels of arrays as PyTensor ops: Python and numba call the same function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pymc_dp.kernels import key_of
 
 
 class KernelCall(HostOp):
-    """An op that calls a kernel; its `__props__` are all that the call depends on besides."""
+    """An op that calls a kernel; the call depends on the inputs and on `__props__` only."""
 
     @abstractmethod
     def call(self) -> Callable:
@@ -25,20 +25,20 @@ class KernelCall(HostOp):
 
     def perform(self, node, inputs, output_storage):
         """Call the kernel."""
-        found = self.call()(*inputs)
-        found = found if len(output_storage) > 1 else (found,)
-        for storage, value in zip(output_storage, found, strict=True):
+        outputs = self.call()(*inputs)
+        outputs = outputs if len(output_storage) > 1 else (outputs,)
+        for storage, value in zip(output_storage, outputs, strict=True):
             storage[0] = value
 
 
 @register_funcify_and_cache_key(KernelCall)
 def _numba_kernel_call(op, node, **kwargs):
-    # Compiled graphs are cached on disk: the key is that of the kernel's code.
+    # Compiled graphs are cached on disk, by the code of the kernel.
     call = op.call()
     key = key_of(call)
     return numba_njit(call), key and default_hash_key_from_props(op, cache_version=key)
 
 
 def doubles(*inputs) -> list[pt.TensorVariable]:
-    """Return tensors of double precision."""
+    """Return the inputs as tensors of double precision."""
     return [pt.as_tensor(i).astype("float64") for i in inputs]

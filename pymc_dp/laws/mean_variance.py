@@ -27,13 +27,14 @@ from pymc_dp.reading.model import release_mechanism, release_statistic
 def mean_variance(op: Op, *parameters) -> tuple[TensorVariable, TensorVariable]:
     """Return the mean and the variance of a law with these parameters of its op.
 
-    Dispatched on the op. They serve as guides, never as the law: orders of size are enough.
+    Dispatched on the op. The results guide samplers and do not enter the posterior: orders of
+    magnitude are enough.
     """
     raise Declined
 
 
 def _register(law: type[Op], moments: Callable[..., tuple[TensorVariable, TensorVariable]]) -> None:
-    # A whole number may be held in a byte, and its square not fit there.
+    # An integer parameter may be an int8, which its square would overflow.
     mean_variance.register(law, lambda op, *parameters: moments(*map(as_float, parameters)))
 
 
@@ -48,7 +49,7 @@ _register(ptr.GammaRV, lambda shape, scale: (shape * scale, shape * scale**2))
 
 
 def noise_variance(mechanism: Mechanism) -> Any:
-    """Return the variance of noise that is added; decline noise of another kind."""
+    """Return the variance of additive noise; decline other noise."""
     if mechanism.rates is None:
         raise Declined
     rate, precision = mechanism.rates
@@ -58,24 +59,25 @@ def noise_variance(mechanism: Mechanism) -> Any:
 def of_variable(
     rv: TensorVariable, value: TensorVariable
 ) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
-    """Return the value of a model's variable, a release perhaps, its mean and its variance.
+    """Return the value of a variable of a model, its mean and its variance.
 
-    What was withheld has an infinite variance. Rounding and clipping are left out.
+    The variance of a release includes the noise, without rounding and clipping. A value that was
+    withheld has an infinite variance.
     """
     op, value = rv.owner.op, as_float(value)
     match op:
         case PrivateReleaseRV():
-            own = release_mechanism(rv)
-            mean, variance = release_statistic(rv), _added(own)
+            mechanism = release_mechanism(rv)
+            mean, variance = release_statistic(rv), _added(mechanism)
         case IntegratedReleaseRV():
-            own, parameters = op.split(rv.owner.inputs)
+            mechanism, parameters = op.split(rv.owner.inputs)
             mean, variance = op.law.mean_variance(*parameters)
-            variance = variance + _added(own)
+            variance = variance + _added(mechanism)
         case _:
             return value, *mean_variance(op, *op.dist_params(rv.owner))
-    if not own.withholds:
+    if not mechanism.withholds:
         return value, mean, variance
-    withheld = own.is_withheld(value)
+    withheld = mechanism.is_withheld(value)
     return pt.switch(withheld, 0.0, value), mean, pt.switch(withheld, np.inf, variance)
 
 

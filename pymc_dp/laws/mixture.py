@@ -1,4 +1,4 @@
-"""Mixtures of counts, zero-inflated ones among them: the marginals of the components add up."""
+"""Mixtures of counts, also zero-inflated ones: the marginal is the mixture of the marginals."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from pymc_dp.mechanisms.base import Mechanism
 
 
 def split_by(widths: Iterable[int], parameters: Iterable) -> list[list]:
-    """Return runs of parameters, of these lengths."""
+    """Split parameters into runs of these lengths."""
     rest = iter(parameters)
     return [list(islice(rest, width)) for width in widths]
 
 
 @dataclass(frozen=True)
 class MixtureLaw:
-    """Law of a count that follows one of several, in the form of a random variable's op.
+    """The law of a mixture of laws of counts; it is called as the op of a random variable is.
 
-    Its parameters are the weights, then those of every component.
+    The parameters are the weights, then the parameters of each component.
     """
 
     components: tuple
@@ -39,11 +39,11 @@ class MixtureLaw:
         return parameters[:count], split_by(self.widths, parameters[count:])
 
     def __call__(self, *parameters, rng=None, size=None, return_next_rng=True):
-        """Draw as an RV's op does; the generator after the draw comes first."""
+        """Return the next generator and a draw."""
         weights, laws = self.split(parameters)
         drawn = []
-        for law, own in zip(self.components, laws, strict=True):
-            rng, draw = law(*own, rng=rng, size=size, return_next_rng=True)
+        for law, theta in zip(self.components, laws, strict=True):
+            rng, draw = law(*theta, rng=rng, size=size, return_next_rng=True)
             drawn.append(draw)
         *drawn, like = pt.broadcast_arrays(*drawn, sum(as_float(w) for w in weights))
         rng, u = pt.random.uniform(pt.zeros_like(like), rng=rng, return_next_rng=True)
@@ -64,34 +64,34 @@ def _choose(rng, weights, log_sums):
     total = 0.0
     for weight, log_sum in zip(weights, log_sums):  # noqa: B905
         total += weight * math.exp(log_sum - top)
-    left, last = total * rng.random(), 0
+    remaining, last = total * rng.random(), 0
     for k in range(len(weights)):
         share = weights[k] * math.exp(log_sums[k] - top)
         if share > 0.0:
             last = k
-            left -= share
-            if left < 0.0:
+            remaining -= share
+            if remaining < 0.0:
                 break
     return last
 
 
 def mixture_pair(law: MixtureLaw, mechanism: Mechanism) -> Pair:
-    """Build the pair of a mixture and a mechanism from those of its components."""
+    """Build the pair of a mixture and a mechanism from the pairs of the components."""
     pairs = [find_pair(component, mechanism) for component in law.components]
 
     def log_marginal(mechanism, value, *parameters):
         weights, laws = law.split(parameters)
         terms = [
-            pt.log(as_float(weight)) + pair.log_marginal(mechanism, value, *own)
-            for pair, weight, own in zip(pairs, weights, laws, strict=True)
+            pt.log(as_float(weight)) + pair.log_marginal(mechanism, value, *law_parameters)
+            for pair, weight, law_parameters in zip(pairs, weights, laws, strict=True)
         ]
         return pt.logsumexp(pt.stack(pt.broadcast_arrays(*terms), axis=-1), axis=-1)
 
     def parameters(*all_parameters):
         weights, laws = law.split(all_parameters)
         thetas = (
-            COUNT_LAWS[type(component)].theta(*own)
-            for component, own in zip(law.components, laws, strict=True)
+            COUNT_LAWS[type(component)].theta(*law_parameters)
+            for component, law_parameters in zip(law.components, laws, strict=True)
         )
         return *weights, *(t for theta in thetas for t in theta)
 
@@ -107,16 +107,24 @@ def _draw(law: MixtureLaw, mechanism: Mechanism):
     names = [[f"t{k}_{i}" for i in range(kernel.n_parameters)] for k, kernel in enumerate(kernels)]
     sums, draws = [], []
     pieces: dict[str, Piece] = {}
-    for k, (kernel, own) in enumerate(zip(kernels, names, strict=True)):
+    for k, (kernel, symbols) in enumerate(zip(kernels, names, strict=True)):
         op = CountSum(kernel, mechanism)
-        arguments = [*noises, *own[: kernel.fixed], "z", *own[kernel.fixed :]]
+        arguments = [*noises, *symbols[: kernel.fixed], "z", *symbols[kernel.fixed :]]
         sums.append(f"sum{k}({', '.join(arguments)})[0]")
-        draws.append(f"draw{k}({', '.join(['rng', 'z', *noises, 'lo', 'hi', *own])})")
+        draws.append(f"draw{k}({', '.join(['rng', 'z', *noises, 'lo', 'hi', *symbols])})")
         pieces |= {
             f"sum{k}": Piece(op.kernel, op.key),
             f"draw{k}": count_draw(kernel, noise, len(noises)),
         }
-    arguments = ["rng", "z", *noises, "lo", "hi", *weights, *(n for own in names for n in own)]
+    arguments = [
+        "rng",
+        "z",
+        *noises,
+        "lo",
+        "hi",
+        *weights,
+        *(n for symbols in names for n in symbols),
+    ]
     cases = " else ".join(f"{draw} if k == {k}" for k, draw in enumerate(draws[:-1]))
     selected = from_source(
         "selected", ", ".join(["k", *arguments]), f"{cases} else {draws[-1]}", **pieces

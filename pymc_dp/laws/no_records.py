@@ -1,4 +1,4 @@
-"""Releases of no records: of a group that is empty, or times zero."""
+"""Releases whose statistic depends on no record: of an empty group, or times zero."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pymc_dp.reading.model import release_mechanism, release_statistic, releases
 
 @dataclass(frozen=True)
 class Public(Integrated):
-    """A confidential value that is no secret: the same whatever the records are."""
+    """A value that does not depend on the records; its parameter is the value."""
 
     names: tuple[str, ...]
     elementwise = True
@@ -51,7 +51,7 @@ class Public(Integrated):
 @LAWS.register(Phase.NOTHING, Takes(released=False))
 @dataclass(frozen=True, eq=False)
 class NoRecords(SumLaw):
-    """Records of which nothing was released but noise around public numbers."""
+    """Records whose releases are all noise around public numbers."""
 
     values: dict[TensorVariable, TensorVariable]
 
@@ -68,11 +68,11 @@ class NoRecords(SumLaw):
         return "of no records"
 
     def latents(self):
-        """Leave the noise alone: there is nothing to keep."""
+        """Keep the noise only: there is no statistic of records."""
         return self.integrated()
 
     def integrated(self):
-        """Leave the noise alone."""
+        """Keep the noise only."""
         change = Change()
         for release, value in self.values.items():
             law = Public((f"{release.name}_confidential",))
@@ -81,24 +81,25 @@ class NoRecords(SumLaw):
 
 
 def value_of_nothing(statistic: TensorVariable, release: str) -> TensorVariable:
-    """Write a statistic of no records without them; refuse one that is 0 / 0."""
+    """Write a statistic of no records without the records; refuse one that is 0 / 0."""
     sources = nearest_rvs([statistic])
     zeros = {rv: pt.zeros(known_shape(rv), dtype=rv.dtype) for rv in sources}
-    found = substitute(statistic, zeros)
-    # A variance over none has a mean in it, though the sum of no squares is zero.
+    without_records = substitute(statistic, zeros)
+    # A variance over no records is zero, a sum of no squares, though the mean in it is 0 / 0: all
+    # divisors are checked.
     divisors = [
         node.inputs[1]
-        for node in toposort([found])
+        for node in toposort([without_records])
         if isinstance(getattr(node.op, "scalar_op", None), ps.TrueDiv)
     ]
     with np.errstate(invalid="ignore", divide="ignore"):
-        by = [known_value(divisor, fixed=True) for divisor in divisors]
-        value = known_value(found, fixed=True)
-    by_zero = any(divisor is not None and not np.all(divisor) for divisor in by)
+        divisor_values = [known_value(divisor, fixed=True) for divisor in divisors]
+        value = known_value(without_records, fixed=True)
+    by_zero = any(divisor is not None and not np.all(divisor) for divisor in divisor_values)
     if by_zero or (value is not None and not np.all(np.isfinite(value))):
         raise ValueError(
             f"the release {release!r} has a mean or variance over no records of "
             f"{' and '.join(repr(rv.name) for rv in sources)}, which is 0 / 0: leave it out, or "
             f"write what the curator put in its place"
         )
-    return found
+    return without_records

@@ -1,4 +1,4 @@
-"""Confidential values of one law each, integrated out of their release."""
+"""Confidential values that follow a known law, entry by entry, integrated out of their release."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 class OneValue:
     """One confidential statistic of a known law, released as ``factor * statistic + constant``.
 
-    Where it has entries, these and `empty` may be nested tuples of numbers, one for each. What is
-    `empty` is a statistic of no records: zero, whatever its law says. In results there is what is
-    released without the factor and the constant in `public`, if these are others.
+    `factor`, `constant` and `empty` are numbers, or nested tuples with a number for each entry. An
+    entry that is `empty` is a statistic of no records: zero, whatever its law says. `public` is the
+    factor and constant that are removed from the release for results, where it differs from
+    ``(factor, constant)``.
     """
 
     name: str
@@ -44,21 +45,21 @@ class OneValue:
     public: tuple[Any, Any] | None = None
 
     def released(self, drawn: np.ndarray) -> np.ndarray:
-        """Return what was released, for draws of the statistic."""
+        """Return the released multiple, without noise, for draws of the statistic."""
         return np.asarray(self.factor) * drawn + np.asarray(self.constant)
 
     def shown(self, drawn: np.ndarray) -> np.ndarray:
-        """Return what is in results, for draws of the statistic."""
+        """Return the values that results show, for draws of the statistic."""
         if self.public is None:
             return drawn
         factor, constant = map(np.asarray, self.public)
-        # Equal constants cancel in full.
+        # The difference first: equal constants then cancel exactly.
         return (np.asarray(self.factor) * drawn + (np.asarray(self.constant) - constant)) / factor
 
 
 @dataclass(frozen=True)
 class Independent(Integrated):
-    """A statistic of a known law, entry by entry, whose parameters are those of the law."""
+    """A statistic with independent entries of a known law; the parameters are those of the law."""
 
     statistic: OneValue
     elementwise = True
@@ -90,7 +91,7 @@ class Independent(Integrated):
         return {f"closed form of {law_names([type(self.statistic.law)])}": entries}
 
     def standardised(self, value, mechanism):
-        """Return the mechanism and the value as if factor were 1."""
+        """Return the mechanism and the value of the release of the statistic itself."""
         factor = np.asarray(self.statistic.factor)
         scaled = mechanism.with_parameters(*(p / abs(factor) for p in mechanism.parameters))
         return scaled, (value - np.asarray(self.statistic.constant)) / factor
@@ -131,8 +132,8 @@ class Independent(Integrated):
 class Pieces(Integrated):
     """Independent statistics of several laws, each of some entries of a release.
 
-    `entries` are those of each in the raveled release, of the given shape: numbers, or one number
-    of a statistic that is a scalar. `slow` counts those whose density is, see `Pair`.
+    `entries` are the indices of each statistic in the raveled release of shape `shape`: a tuple, or
+    a number for a scalar statistic. `slow` counts the entries whose pair is, see `Pair`.
     """
 
     statistics: tuple[Independent, ...]
@@ -154,54 +155,61 @@ class Pieces(Integrated):
         return dict(cost)
 
     def laws(self, parameters):
-        """Return each law, the places of its entries, and its parameters."""
+        """Return each law, the indices of its entries, and its parameters."""
         widths = (law.statistic.n_parameters for law in self.statistics)
         places = map(np.array, self.entries)
         return zip(self.statistics, places, split_by(widths, parameters), strict=True)
 
     def of_each(self, value, noise, parameters):
-        """Yield (law, places, values, noise, parameters) of each law."""
+        """Yield (law, indices of entries, values, noise, parameters) of each law."""
         noises = [pt.broadcast_to(p, self.shape).ravel() for p in noise.parameters]
-        for law, at, own in self.laws(parameters):
-            yield law, at, value.ravel()[at], noise.with_parameters(*(p[at] for p in noises)), own
+        for law, places, theta in self.laws(parameters):
+            yield (
+                law,
+                places,
+                value.ravel()[places],
+                noise.with_parameters(*(p[places] for p in noises)),
+                theta,
+            )
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
         value = pt.zeros(int(np.prod(self.shape)))
-        for law, at, own in self.laws(parameters):
-            rng, drawn = law.draw(rng, *own)
-            value = pt.set_subtensor(value[at], drawn)
+        for law, places, theta in self.laws(parameters):
+            rng, drawn = law.draw(rng, *theta)
+            value = pt.set_subtensor(value[places], drawn)
         return rng, value.reshape(self.shape)
 
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`."""
-        found = [pt.zeros(int(np.prod(self.shape))) for _ in range(2)]
-        for law, at, own in self.laws(parameters):
-            parts = zip(found, law.mean_variance(*own), strict=True)
-            found = [pt.set_subtensor(whole[at], part) for whole, part in parts]
-        return found[0].reshape(self.shape), found[1].reshape(self.shape)
+        moments = [pt.zeros(int(np.prod(self.shape))) for _ in range(2)]
+        for law, places, theta in self.laws(parameters):
+            parts = zip(moments, law.mean_variance(*theta), strict=True)
+            moments = [pt.set_subtensor(whole[places], part) for whole, part in parts]
+        return moments[0].reshape(self.shape), moments[1].reshape(self.shape)
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
         terms = pt.zeros(int(np.prod(self.shape)))
-        for law, at, z, noise, own in self.of_each(value, mechanism, parameters):
-            terms = pt.set_subtensor(terms[at], law.logp(z, noise, *own))
+        for law, places, z, noise, theta in self.of_each(value, mechanism, parameters):
+            terms = pt.set_subtensor(terms[places], law.logp(z, noise, *theta))
         return terms.reshape(self.shape)
 
     def recovered(self, rv, value, posterior, rng):
         """See `Integrated.recovered`."""
         mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-        found: dict = {}
+        results: dict = {}
         released = np.zeros((posterior.sizes["chain"] * posterior.sizes["draw"], *self.shape))
-        for law, at, z, noise, own in self.of_each(value, mechanism, parameters):
-            drawn = law.drawn(z, noise, own, posterior, rng)
-            released.reshape(len(released), -1)[:, at] = law.statistic.released(drawn)
-            if at.ndim and drawn[0].size == released[0].size:  # one value stays one
+        for law, places, z, noise, theta in self.of_each(value, mechanism, parameters):
+            drawn = law.drawn(z, noise, theta, posterior, rng)
+            released.reshape(len(released), -1)[:, places] = law.statistic.released(drawn)
+            # A law of all entries has the shape of the release; a scalar stays a scalar.
+            if places.ndim and drawn[0].size == released[0].size:
                 drawn = drawn.reshape(released.shape)
-            found |= law.in_results(drawn, own, posterior)
+            results |= law.in_results(drawn, theta, posterior)
         if (name := confidential(rv)) in self.names:
-            found |= in_results(posterior, name, released)
-        return found
+            results |= in_results(posterior, name, released)
+        return results
 
 
 class Law(NamedTuple):
@@ -212,44 +220,44 @@ class Law(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One law of some entries of a release, or of one, with a factor and a constant for each."""
+    """The law of some entries of a release, or of one, with a factor and a constant for each."""
 
     name: str
     law: Law
     entries: np.ndarray | int
     factor: np.ndarray | float
     constant: np.ndarray | float
-    empty: np.ndarray | bool = False  # of no records
+    empty: np.ndarray | bool = False  # whether an entry is of no records
     public: tuple[np.ndarray, np.ndarray] | None = None  # see `OneValue`
 
 
 def pieces_release(
     pieces: Sequence[Piece], release: TensorVariable, mechanism: Mechanism
 ) -> TensorVariable:
-    """Build the release whose entries follow several laws; declined where they have no marginal."""
+    """Build the release whose entries follow several laws; decline a law without a marginal."""
     laws, parameters, slow = [], [], 0
     for piece in pieces:
-        op, own = piece.law
+        op, theta = piece.law
         with about(f"the release {release.name!r}"):
-            pair = require_pair(op, mechanism, own)
+            pair = require_pair(op, mechanism, theta)
         slow += np.size(piece.entries) * pair.slow
         require_multiples(release, mechanism, piece.factor, piece.constant)
         numbers = map(frozen, (piece.factor, piece.constant, piece.empty))
         public = piece.public and (frozen(piece.public[0]), frozen(piece.public[1]))
-        laws.append(Independent(OneValue(piece.name, op, len(own), *numbers, public)))
-        parameters += [pt.broadcast_to(p, np.shape(piece.entries)) for p in own]
+        laws.append(Independent(OneValue(piece.name, op, len(theta), *numbers, public)))
+        parameters += [pt.broadcast_to(p, np.shape(piece.entries)) for p in theta]
     shape = tuple(int(n or 0) for n in known_shape(release))
     if sum(np.size(piece.entries) for piece in pieces) < np.prod(shape):
         raise Declined(f"an entry of the release {release.name!r} is of no records: leave it out")
     entries = tuple(frozen(piece.entries) for piece in pieces)
-    found = Pieces(tuple(laws), entries, shape, slow)
-    return integrated_release(found, mechanism, *parameters)
+    law = Pieces(tuple(laws), entries, shape, slow)
+    return integrated_release(law, mechanism, *parameters)
 
 
 def require_multiples(release: TensorVariable, mechanism: Mechanism, factor, constant) -> None:
-    """Decline noise that is not added, or not scaled, around linear functions of a sum."""
+    """Decline a linear function of a sum under noise that is not additive, or cannot be scaled."""
     changed = np.any(factor != 1.0) or np.any(constant != 0.0)
-    scaled = np.any(np.abs(factor) != 1.0)  # noise that is added is symmetric
+    scaled = np.any(np.abs(factor) != 1.0)  # additive noise is symmetric: a sign does not matter
     if (changed and mechanism.rates is None) or (scaled and not has_continuous_rates(mechanism)):
         raise Declined(
             f"the release {release.name!r} adds {type(mechanism).__name__} noise to a linear "
@@ -258,17 +266,17 @@ def require_multiples(release: TensorVariable, mechanism: Mechanism, factor, con
 
 
 def entry(parameter, j: int, length: int) -> TensorVariable:
-    """Return a parameter of an entry of a vector."""
+    """Return entry j of a parameter, broadcast to a vector of this length."""
     return pt.broadcast_to(parameter, (length,))[j]
 
 
 def frozen(numbers) -> Any:
-    """Return numbers as what can be hashed: nested tuples, or a number."""
+    """Return numbers as nested tuples, which can be hashed, or as a number."""
 
-    def of(entries):
-        return tuple(map(of, entries)) if isinstance(entries, list) else entries
+    def as_tuple(entries):
+        return tuple(map(as_tuple, entries)) if isinstance(entries, list) else entries
 
-    return of(np.asarray(numbers).tolist())
+    return as_tuple(np.asarray(numbers).tolist())
 
 
 def independent_release(
@@ -280,7 +288,7 @@ def independent_release(
 
 
 def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name: str):
-    """Build the release of an unregistered ``.dist(...)``, which is integrated out."""
+    """Build the release of a ``.dist(...)`` that is in no model: it is integrated out."""
     try:
         law, parameters = read_law(statistic)
         require_pair(law, mechanism, parameters)
@@ -289,5 +297,5 @@ def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name
             f"{name!r}: {error}. Register the confidential value with the model instead "
             f"(x = pm...('x', ...)) and release x"
         ) from None
-    found = OneValue(f"{name}_confidential", law, len(parameters))
-    return independent_release(found, parameters, mechanism)
+    confidential_value = OneValue(f"{name}_confidential", law, len(parameters))
+    return independent_release(confidential_value, parameters, mechanism)

@@ -17,8 +17,8 @@ _EXAMPLES = ((0.02,), (3.5,), (140.0,))
 class PoissonTwoSided(KernelOp):
     """Sum of a Poisson mass times two-sided exponential noise.
 
-    Inputs are the whole part of the release, the rate of the noise, which have no derivatives, the
-    fractional part of the release and the rate of the law.
+    Inputs are the whole part of the release and the rate of the noise, without derivatives, then
+    the fractional part of the release and the rate of the law.
     """
 
     nin, fixed = 4, 2

@@ -1,7 +1,7 @@
-"""What stands in results of a release of sums over records: the rule of `dp.recover`, for all laws.
+"""How `dp.recover` shows a release of sums over records, for all laws.
 
-Sums, means and counts are those of the records themselves, whatever multiple of them was released
-and whatever was added. What is no such multiple is the value that the noise was added to.
+A release of a multiple of a sum plus a constant is shown as the sum, mean or count of the records
+itself. Otherwise `<release>_confidential` is shown: the value that the noise was added to.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Shown(NamedTuple):
-    """What stands in results of a release, raveled: it is ``factor * shown + constant``."""
+    """What results show of a raveled release, which is ``factor * shown + constant``, and noise."""
 
     name: str
     factor: np.ndarray
@@ -29,19 +29,20 @@ class Shown(NamedTuple):
 
     @property
     def public(self) -> tuple[Any, Any]:
-        """The factors and the constants, as what can be hashed."""
+        """The factors and the constants, as tuples, which can be hashed."""
         return frozen(self.factor), frozen(self.constant)
 
 
 def as_released(release: TensorVariable, entries: int) -> Shown:
-    """Return what stands in results of a release that is no multiple of sums: all of it."""
+    """Show the value that the noise was added to."""
     return Shown(confidential(release), np.ones(entries), np.zeros(entries))
 
 
 def kind_of_sum(op, sizes=None, factor=None) -> str:
-    """Say what a multiple of sums over groups of these sizes, of records of this law, is shown as.
+    """Return the kind of statistic that a multiple of sums over groups is shown as.
 
-    Means of Normal records as means, where no entry is a multiple of one.
+    "mean" for means of groups of Normal records, up to sign, "count" for Bernoulli records, else
+    "sum".
     """
     if isinstance(op, ptr.NormalRV) and factor is not None:
         multiples = (abs(factor) * times for times in (1, np.maximum(sizes, 1)))
@@ -51,15 +52,15 @@ def kind_of_sum(op, sizes=None, factor=None) -> str:
     return "count" if isinstance(op, ptr.BernoulliRV) else "sum"
 
 
-def of_multiples(of: str, op, sizes: np.ndarray, factor: np.ndarray, constant) -> Shown:
-    """Return what is shown of ``factor * sum + constant``; `of` begins the name."""
+def of_multiples(prefix: str, op, sizes: np.ndarray, factor: np.ndarray, constant) -> Shown:
+    """Show ``factor * sum + constant`` as a sum, mean or count; `prefix` begins its name."""
     kind = kind_of_sum(op, sizes, factor)
-    return Shown(f"{of}_{kind}", np.sign(factor) if kind == "mean" else factor, constant)
+    return Shown(f"{prefix}_{kind}", np.sign(factor) if kind == "mean" else factor, constant)
 
 
-def of_weights(of: str, op, sums: Statistic) -> Shown:
-    """Return what is shown of sums of records of this law."""
+def of_weights(prefix: str, op, sums: Statistic) -> Shown:
+    """Show sums of records of a law; weighted sums are shown as released."""
     sizes, factor = sums.sizes, sums.first_weights
     if not np.allclose(sums.weights.data, np.repeat(factor, sizes), rtol=1e-12, atol=0.0):
         return as_released(sums.rv, sizes.size)
-    return of_multiples(of, op, sizes, factor, sums.offset)
+    return of_multiples(prefix, op, sizes, factor, sums.offset)

@@ -38,19 +38,19 @@ Rung = Literal["statistics", "marginal"]
 
 @dataclass
 class Change:
-    """What a rung changes in a model, written in the model's own variables.
+    """What a rung changes in a model, written in the variables of the model.
 
     Attributes
     ----------
-    replaced : releases and what they become.
+    replaced : releases, and the variables that replace them.
     added : new free variables by name, with their transforms.
-    transforms : existing free variables that become others, with their transforms, in order.
+    transforms : free variables by name, in order: what each becomes, with its transform.
     start : starting values of free variables by name.
     deterministics : new deterministic variables by name.
-    entries_of : by name, releases whose entries new variables have; their dims are those.
-    dropped : names of releases that the rung has used up.
-    trials : what declines the rung where a density is not found; they compile, so that planning
-        does without them.
+    entries_of : for a new variable by name, the release whose entries and dims it has.
+    dropped : names of releases that are no longer in the model.
+    trials : functions that evaluate a density, and decline the rung where they cannot. They
+        compile graphs, so that planning does not call them.
     """
 
     replaced: dict[TensorVariable, TensorVariable] = field(default_factory=dict)
@@ -68,8 +68,8 @@ class SumLaw(ABC):
 
     Attributes
     ----------
-    of : what records it is for, as an error says it; "" where it says nothing.
-    recovered_on : the rung whose releases tell what `dp.recover` draws.
+    of : the laws of records that it is for, for errors; "" where errors do not name it.
+    recovered_on : the rung whose releases say what `dp.recover` draws.
     """
 
     of: ClassVar[str] = ""
@@ -77,7 +77,7 @@ class SumLaw(ABC):
 
     @classmethod
     def named(cls) -> str:
-        """Return `of`; where other laws can be registered, with these."""
+        """Return the laws of records for errors: `of`, or the laws that are registered."""
         return cls.of
 
     @classmethod
@@ -88,7 +88,7 @@ class SumLaw(ABC):
         Raises
         ------
         Declined
-            With the reason, or none where the records are another law's.
+            With the reason; without one where the records are for another law.
         """
 
     def describe(self, release: TensorVariable) -> str:
@@ -96,13 +96,13 @@ class SumLaw(ABC):
         return f"a function of {', '.join(str(rv.name) for rv in nearest_rvs([release]))}"
 
     def notes(self) -> list[str]:
-        """Say what is wrong with the published values, in sentences."""
+        """Return sentences on published values that cannot be right."""
         return []
 
     def recovered(self, posterior: xr.Dataset, rng: np.random.Generator) -> dict[str, Any] | None:
-        """Draw the statistics of several releases together, as `Integrated.recovered`.
+        """Draw the statistics of several releases jointly, as `Integrated.recovered`.
 
-        None where each release of `recovered_on` is drawn by itself.
+        None where the releases on the rung `recovered_on` are drawn one by one.
         """
         return None
 
@@ -111,13 +111,13 @@ class SumLaw(ABC):
         raise Declined
 
     def integrated(self) -> Change:
-        """Integrate the statistics out, too: the rung "marginal"."""
+        """Integrate the statistics out: the rung "marginal"."""
         raise Declined
 
     def held(self, moments: Any) -> dict[str, str]:
-        """Return what an approximation holds as numbers: variables, by name, and data behind each.
+        """Return variables that an approximation reads as numbers: by name, the data behind each.
 
-        A model that the user gets has to be without: `pm.set_data` would not reach these numbers.
+        `dp.collapse` declines them: `pm.set_data` would not reach the numbers in its model.
         """
         return {}
 
@@ -300,35 +300,35 @@ def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
     raise Declined(nothing, near=-1)
 
 
-def in_words(factor: float, what: str) -> str:
+def in_words(factor: float, statistic: str) -> str:
     """Write a multiple of a statistic, for `SumLaw.describe`."""
-    return what if abs(factor - 1) < 1e-12 else f"{factor:g} × {what}"
+    return statistic if abs(factor - 1) < 1e-12 else f"{factor:g} × {statistic}"
 
 
-def groups_in_words(what: str, sizes: np.ndarray, name: str) -> str:
-    """Write what is released of each of some groups of records, for `SumLaw.describe`."""
+def groups_in_words(statistic: str, sizes: np.ndarray, name: str) -> str:
+    """Write a statistic of each of several groups of records, for `SumLaw.describe`."""
     least, most = sizes.min(), sizes.max()
     if sizes.size == 1:
-        return f"{what} of {least} of {name}"
+        return f"{statistic} of {least} of {name}"
     span = f"{least}" if least == most else f"{least} to {most}"
-    return f"{what} of each of {sizes.size} groups of {span} of {name}"
+    return f"{statistic} of each of {sizes.size} groups of {span} of {name}"
 
 
 def is_rows(group: Block) -> bool:
     """Whether records have several columns."""
-    [first, *others] = group.records
+    [first, *further_columns] = group.records
     several = first.type.ndim > 1 and isinstance(first.owner.op, NormalRV | MvNormalRV)
-    return group.n > 0 and (bool(others) or several)
+    return group.n > 0 and (bool(further_columns) or several)
 
 
 @once
 def notes(reading: Reading) -> list[str]:
-    """Say what is wrong with the published values, where the law of their records looks at them."""
-    found: list[str] = []
+    """Return what the laws of all records say of published values; see `SumLaw.notes`."""
+    sentences: list[str] = []
     for group in record_groups(reading):
-        with suppress(Declined, ValueError):  # the reason stands among the routes
-            found += law_of(reading, group).notes()
-    return found
+        with suppress(Declined, ValueError):  # `dp.explain` gives the reason, by route
+            sentences += law_of(reading, group).notes()
+    return sentences
 
 
 def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Change:
@@ -356,11 +356,11 @@ def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Ch
 
 
 def run_trials(trials: Iterable[Callable[[], None]]) -> None:
-    """Decline what is integrated out where a density is not found; see `Change.trials`."""
+    """Decline a rung where a density cannot be evaluated; see `Change.trials`."""
     for trial in trials:
         try:
             trial()
-        except ValueError as error:  # of parameters where a model starts
+        except ValueError as error:  # parameters at the start of the model are not possible
             raise Declined(str(error), near=1) from None
 
 
@@ -372,7 +372,7 @@ def _last_resort(trial: Callable[[], None], reason: Declined) -> None:
 
 
 def _both(reason: Declined, last: Declined) -> Declined:
-    """Join the reasons of a law and of a last resort, or tell the one that came nearer."""
+    """Combine the refusals of a law and of a last resort, or keep the more relevant one."""
     first, second = str(reason), str(last)
     if not second or (first and reason.near > last.near):
         return reason

@@ -1,7 +1,7 @@
-"""Sums over records: both rungs of what was released of them, whatever their law.
+"""Releases of sums over records: both rungs, for every law of the records.
 
-A family says what the law of sums over the records of one variable is. All else is here, once:
-what was released is read, entries of several variables are put together, and the rungs are built.
+A family gives the law of sums over the records of one variable. This module reads the releases,
+puts entries of several variables together, and builds the rungs.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from pymc_dp.reading.statistic import Statistic, read_statistic
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Records of one variable, and all that was released of them.
+    """Records of one variable, and their releases.
 
     Attributes
     ----------
-    law, parameters : of the records; see `read_law`.
-    statistics : the releases.
-    beside : other variables in them.
+    law, parameters : the law of the records; see `read_law`.
+    statistics : what each release was computed from.
+    beside : the other variables in these releases.
     """
 
     reading: Reading
@@ -62,16 +62,16 @@ class Sums:
 
     @classmethod
     def read(cls, reading: Reading, rv: TensorVariable, beside: tuple = ()) -> Self:
-        """Read independent records of one law; decline others."""
+        """Read records that are independent and of one law; decline all else."""
         try:
             law, parameters = read_law(rv)
         except Declined:
-            raise Declined from None  # another law's, or of none
+            raise Declined from None  # for another law of `SUM_LAWS`
         check_transform(reading.model, rv)
         require_numbers(rv, parameters)
-        mine = releases_of(reading.model, [rv])
-        require_possible(mine)
-        for release in mine:
+        releases = releases_of(reading.model, [rv])
+        require_possible(releases)
+        for release in releases:
             if release.owner.op.bounds is not None:
                 raise Declined(
                     f"the release {release.name!r} has bounds=, which tie the records {rv.name!r} "
@@ -79,7 +79,7 @@ class Sums:
                     near=2,
                 )
         try:
-            statistics = tuple(read_statistic(reading, r, rv, beside) for r in mine)
+            statistics = tuple(read_statistic(reading, r, rv, beside) for r in releases)
         except Declined:
             if any(family.knows(law) for family in FAMILIES):
                 raise
@@ -93,7 +93,7 @@ class Sums:
 
 
 class Placed(NamedTuple):
-    """Some entries of a release, raveled, and what stands there."""
+    """Indices of entries of a raveled release, and the values of these entries."""
 
     entries: np.ndarray
     value: TensorVariable
@@ -105,9 +105,9 @@ class Entries:
 
     Attributes
     ----------
-    law : of the statistics; parameters are vectors, or scalars where all agree.
-    factor, constant : numbers, one for each entry.
-    empty : whether an entry is a sum over no records, and the constant alone.
+    law : the law of the statistics; a parameter is a vector, or a scalar where all agree.
+    factor, constant : vectors with a number for each entry.
+    empty : for each entry, whether it is a sum over no records: the constant alone.
     """
 
     law: Law
@@ -117,39 +117,39 @@ class Entries:
 
 
 class Family(ABC):
-    """What is known of sums over the records of one variable.
+    """The law of sums over the records of one variable.
 
-    A family says the law of each entry of a release, and has both rungs by that. One whose entries
-    are not independent has latent variables and a density of its own.
+    A family gives the law of each entry of a release (`law_of`), from which both rungs are built.
+    A family whose entries are dependent overrides `latents` and `marginal`.
 
     Attributes
     ----------
-    takes : the laws of records that it may be for, see `read_law`.
-    alone : whether it is for releases of no other variables only.
+    takes : the laws of records that it covers, see `read_law`.
+    alone : whether it declines releases that other variables are in.
     sums : the records and their releases.
-    entries : for each release, the law of every entry; None where these are not independent.
+    entries : for each release, the laws of its entries; None where the entries are dependent.
     """
 
     takes: ClassVar[tuple[type, ...]]
     alone = False
 
     def __init__(self, sums: Sums):
-        """Take what it covers; raise Declined, with a reason perhaps, if that is something else."""
+        """Keep the sums, or decline them where the family does not cover them."""
         self.sums, self.rv = sums, sums.rv
         self.entries = {s.rv: self.law_of(s) for s in sums.statistics}
 
     @classmethod
     def knows(cls, law: Any) -> bool:
-        """Whether it knows of sums over records of a law, not of single ones only."""
+        """Whether sums of several records of a law have a law here."""
         return isinstance(law, cls.takes)
 
     @staticmethod
     def named() -> str:
-        """Return the laws of records that it is for, as errors name them; "" where others do."""
+        """Return the laws of records for errors; "" where another family names them."""
         return ""
 
     def law_of(self, statistic: Statistic) -> Entries | None:
-        """Return the law of every entry of a release; None where these are not independent."""
+        """Return the laws of the entries of a release; None where the entries are dependent."""
         return None
 
     def describe(self, statistic: Statistic) -> str:
@@ -160,14 +160,14 @@ class Family(ABC):
         return groups_in_words(_weighting(statistic), sizes, str(self.rv.name))
 
     def shown(self, statistic: Statistic) -> Shown:
-        """Return what stands in results of a release."""
-        of, sums = str(self.rv.name), self.sums
-        several = of if len(sums.statistics) == 1 else f"{of}_{statistic.rv.name}"
-        found = of_weights(several, sums.law, statistic)
-        return found._replace(name=of) if statistic.is_one_by_one else found
+        """Return the name, factor and constant under which results show a release."""
+        record_name, sums = str(self.rv.name), self.sums
+        prefix = record_name if len(sums.statistics) == 1 else f"{record_name}_{statistic.rv.name}"
+        shown = of_weights(prefix, sums.law, statistic)
+        return shown._replace(name=record_name) if statistic.is_one_by_one else shown
 
     def latents(self, change: Change) -> dict[TensorVariable, Placed]:
-        """Add latent variables to a change; return what they make of the entries of releases."""
+        """Add latent variables to a change; return the entries of each release in terms of them."""
         rv = self.rv
         if not self.sums.beside and all(s.is_one_by_one for s in self.sums.statistics):
             raise Declined(
@@ -181,70 +181,77 @@ class Family(ABC):
         return {s.rv: self._kept(change, s) for s in self.sums.statistics}
 
     def _kept(self, change: Change, statistic: Statistic) -> Placed:
-        """Add what stands in results as a latent variable; of Normal records it may be scaled."""
-        found, (name, factor, constant) = self.entries[statistic.rv], self.shown(statistic)
-        assert found is not None
-        if self.sums.beside and name == confidential(statistic.rv):  # of which this is a part
+        """Add the statistic that results show as a latent variable; return the entries of it."""
+        entries, (name, factor, constant) = self.entries[statistic.rv], self.shown(statistic)
+        assert entries is not None
+        if self.sums.beside and name == confidential(statistic.rv):  # the name of the whole release
             name = f"{name}_{self.rv.name}"
-        [kept] = np.nonzero(~found.empty)
-        parts = [p[kept] if p.type.ndim else p for p in found.law.parameters]
+        [kept] = np.nonzero(~entries.empty)
+        parts = [p[kept] if p.type.ndim else p for p in entries.law.parameters]
         factor, constant = factor[kept], constant[kept]
-        if isinstance(found.law.op, NormalRV):
-            times, added = found.factor[kept] / factor, (found.constant[kept] - constant) / factor
+        if isinstance(entries.law.op, NormalRV):  # results may show a multiple, a mean say
+            times, added = (
+                entries.factor[kept] / factor,
+                (entries.constant[kept] - constant) / factor,
+            )
             if (times != 1.0).any() or added.any():
                 mu, sigma = parts
                 parts = [times * mu + added, abs(times) * sigma]
         rng = pt.random.shared_rng(seed=None)
-        _, latent = found.law.op(*parts, size=(kept.size,), rng=rng, return_next_rng=True)
-        transform, shape = _default_transform(found.law.op, latent), known_shape(statistic.rv)
+        _, latent = entries.law.op(*parts, size=(kept.size,), rng=rng, return_next_rng=True)
+        transform, shape = _default_transform(entries.law.op, latent), known_shape(statistic.rv)
         change.entries_of[name] = statistic.rv
-        if self.sums.beside or kept.size == found.empty.size:
+        if self.sums.beside or kept.size == entries.empty.size:
             change.added[name] = latent, transform
-        else:  # in results a sum of no records has its place
+        else:  # results show a sum of no records as zero
             change.added[f"{name}_filled"] = latent, transform
-            every = pt.zeros(found.empty.size, dtype=latent.dtype)
+            every = pt.zeros(entries.empty.size, dtype=latent.dtype)
             change.deterministics[name] = pt.set_subtensor(every[kept], latent).reshape(shape)
         return Placed(kept, factor * latent + constant)
 
     def marginal(self, statistic: Statistic, change: Change) -> TensorVariable:
-        """Integrate the records out of a release, of these alone: return what it becomes.
+        """Integrate the records out of a release of no other variables; return the new release.
 
-        What is needed beside that is added to the change.
+        Variables that it needs are added to the change.
         """
-        found, (name, *public) = self.entries[statistic.rv], self.shown(statistic)
-        assert found is not None
+        entries, (name, *public) = self.entries[statistic.rv], self.shown(statistic)
+        assert entries is not None
         release, shape = statistic.rv, known_shape(statistic.rv)
-        mechanism, (op, own) = release_mechanism(release), found.law
-        require_multiples(release, mechanism, found.factor, found.constant)
-        parameters = [p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in own]
+        mechanism, (op, law_parameters) = release_mechanism(release), entries.law
+        require_multiples(release, mechanism, entries.factor, entries.constant)
+        parameters = [
+            p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in law_parameters
+        ]
         with about(f"the release {release.name!r}"):
             require_pair(op, mechanism, parameters)
-        numbers = (_numbers(x, shape) for x in (found.factor, found.constant, found.empty))
+        numbers = (_numbers(x, shape) for x in (entries.factor, entries.constant, entries.empty))
         shown = tuple(_numbers(x, shape) for x in public) if isinstance(op, NormalRV) else None
-        one = OneValue(name, op, len(parameters), *numbers, shown)
-        return independent_release(one, parameters, mechanism)
+        statistic_law = OneValue(name, op, len(parameters), *numbers, shown)
+        return independent_release(statistic_law, parameters, mechanism)
 
-    def piece(self, statistic: Statistic, own: np.ndarray) -> Piece:
-        """Return the law of some entries of a release, which others are not of these records."""
-        found, (name, *public) = self.entries[statistic.rv], self.shown(statistic)
-        if found is None:
+    def piece(self, statistic: Statistic, indices: np.ndarray) -> Piece:
+        """Return the law of the entries of these records, in a release of several variables."""
+        entries, (name, *public) = self.entries[statistic.rv], self.shown(statistic)
+        if entries is None:
             raise Declined(
-                f"entries of the release {statistic.rv.name!r} that are of {self.rv.name!r} have "
-                f"no density each, and others are of other records. Use to='statistics', or write "
+                f"entries of the release {statistic.rv.name!r} that are of {self.rv.name!r} are "
+                f"dependent, and other entries are of other records. Use to='statistics', or write "
                 f"two releases",
                 near=1,
             )
-        law = Law(found.law.op, tuple(p[own] if p.type.ndim else p for p in found.law.parameters))
-        numbers = found.factor[own], found.constant[own], found.empty[own]
-        shown = (public[0][own], public[1][own]) if isinstance(law.op, NormalRV) else None
-        return Piece(name, law, own, *numbers, shown)
+        law = Law(
+            entries.law.op, tuple(p[indices] if p.type.ndim else p for p in entries.law.parameters)
+        )
+        numbers = entries.factor[indices], entries.constant[indices], entries.empty[indices]
+        shown = (public[0][indices], public[1][indices]) if isinstance(law.op, NormalRV) else None
+        return Piece(name, law, indices, *numbers, shown)
 
 
 FAMILIES: Registry[type[Family], type[Family]] = Registry()
 
 
 def family_of(sums: Sums) -> Family:
-    """Return the first family that covers some records, or the reason of what came nearest."""
+    """Return the first family that covers the records; raise the most relevant refusal."""
     reasons: list[Exception] = []
     for family in FAMILIES:
         if isinstance(sums.law, family.takes) and not (family.alone and sums.beside):
@@ -258,7 +265,7 @@ def family_of(sums: Sums) -> Family:
 @LAWS.register(Phase.GENERAL)
 @dataclass(frozen=True, eq=False)
 class OfSums(SumLaw):
-    """Independent records of one or several variables, each entry of a release of one of them."""
+    """Independent records of some variables; an entry of a release is of one variable only."""
 
     families: tuple[Family, ...]
 
@@ -273,18 +280,18 @@ class OfSums(SumLaw):
         records = group.records
         if any(v in parents(rv) for rv in records for v in records):
             raise Declined
-        found = cls(
+        sums = cls(
             tuple(
                 family_of(Sums.read(reading, rv, tuple(v for v in records if v is not rv)))
                 for rv in records
             )
         )
-        for release in found.releases:
-            used = sum(s.sizes > 0 for _, s in found.parts(release))
+        for release in sums.releases:
+            used = sum(s.sizes > 0 for _, s in sums.parts(release))
             if len(records) > 1 and np.max(used, initial=0) > 1:
                 names = " and ".join(repr(rv.name) for rv in records)
                 raise Declined(f"an entry of {release.name!r} is of the records {names} at once")
-        return found
+        return sums
 
     @property
     def releases(self) -> list[TensorVariable]:
@@ -292,7 +299,7 @@ class OfSums(SumLaw):
         return list(dict.fromkeys(s.rv for f in self.families for s in f.sums.statistics))
 
     def parts(self, release: TensorVariable) -> list[tuple[Family, Statistic]]:
-        """Return the families of the variables that a release is of."""
+        """Return the family of each variable in a release, with its part of the statistic."""
         return [(f, s) for f in self.families for s in f.sums.statistics if s.rv is release]
 
     def describe(self, release):
@@ -302,16 +309,18 @@ class OfSums(SumLaw):
     def latents(self):
         """Keep the statistics as latent variables."""
         change = Change()
-        found = [family.latents(change) for family in self.families]
+        placed_by_family = [family.latents(change) for family in self.families]
         for release in self.releases:
             [(_, first), *more] = parts = self.parts(release)
             value: Any = pt.constant(first.offset)
-            placed = [own[release] for own in found if release in own]
+            placed = [
+                by_release[release] for by_release in placed_by_family if release in by_release
+            ]
             together = np.concatenate([entries for entries, _ in placed])
-            assert np.unique(together).size == together.size  # each is of one variable
-            for entries, own in placed:
-                whole = entries.size == first.offset.size
-                value = own if whole else pt.set_subtensor(value[entries], own)
+            assert np.unique(together).size == together.size  # an entry is of one variable
+            for entries, values in placed:
+                covers_all = entries.size == first.offset.size
+                value = values if covers_all else pt.set_subtensor(value[entries], values)
             value = value.reshape(known_shape(release))
             if more and any(f.shown(s).name == confidential(release) for f, s in parts):
                 change.deterministics[confidential(release)] = value
@@ -319,23 +328,23 @@ class OfSums(SumLaw):
         return change
 
     def integrated(self):
-        """Integrate the statistics out, too."""
+        """Integrate the statistics out."""
         change = Change()
         for release in self.releases:
             [(family, statistic), *more] = parts = self.parts(release)
             if not more:
                 change.replaced[release] = family.marginal(statistic, change)
                 continue
-            own = np.array([s.own for _, s in parts])
-            own[0] |= ~own.any(axis=0)  # what is of no records stands with the first variable
-            owned = zip(parts, map(np.flatnonzero, own), strict=True)
+            masks = np.array([s.own for _, s in parts])
+            masks[0] |= ~masks.any(axis=0)  # entries of no records go with the first variable
+            owned = zip(parts, map(np.flatnonzero, masks), strict=True)
             pieces = [f.piece(s, entries) for (f, s), entries in owned]
             change.replaced[release] = pieces_release(pieces, release, release_mechanism(release))
         return change
 
 
 def _weighting(statistic: Statistic) -> str:
-    """Say what a weighted sum is, for `Family.describe`."""
+    """Return "sum", "mean" or "weighted sum", for `Family.describe`."""
     weights, sizes = statistic.weights, statistic.sizes
     if np.allclose(weights.data, 1.0, rtol=1e-12):
         return "sum"
@@ -345,7 +354,7 @@ def _weighting(statistic: Statistic) -> str:
 
 
 def _numbers(numbers: np.ndarray, shape: Sequence[int | None]) -> Any:
-    """Return numbers as what can be hashed, one where all agree."""
+    """Return numbers as nested tuples, which can be hashed; a single number where all agree."""
     if numbers.size and (numbers == numbers[0]).all():
         return numbers[0].item()
     return frozen(numbers.reshape([int(n or 0) for n in shape]))

@@ -1,7 +1,7 @@
-"""Distribution functions and their inverses in both tails, in logarithms.
+"""Log distribution functions and their inverses, in both tails.
 
-A probability near one has lost what lies beyond it: a record far out in the upper tail is described
-by the probability above it. PyMC inverts probabilities from below; the laws here from above, too.
+A probability near one does not resolve the upper tail: a record far out there is described by the
+probability above it. PyMC inverts probabilities below a value; `quantile` inverts those above, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RESOLVED = np.log(np.float64(1e-9))  # 1 - p has seven digits there
 
 
 class Tails(NamedTuple):
-    """Log probabilities of a value or less, and of more."""
+    """Log probabilities of a value or less (below), and of more (above)."""
 
     below: TensorVariable
     above: TensorVariable
@@ -46,7 +46,7 @@ def log_between(
 ) -> TensorVariable:
     """Return the log probabilities of the intervals of a continuous law between increasing edges.
 
-    The first and the last one have one edge.
+    The first interval starts at minus infinity, the last ends at infinity.
     """
     rng = pt.random.shared_rng(seed=None)
     _, record = law(*parameters, rng=rng, return_next_rng=True)
@@ -59,9 +59,9 @@ def log_between(
 def quantile(op, rv: TensorVariable, tails: Tails) -> TensorVariable:
     """Return the value with these log probabilities on both sides; dispatched on the op of `rv`.
 
-    The default is NaN in an upper tail that it cannot resolve. Whoever moves a record from one law
-    to another has to refuse the move there: the way back is refused as well, as the record has
-    the same probabilities on both sides.
+    The default is NaN in an upper tail that it cannot resolve. A caller that moves a record from
+    one law to another has to refuse the move there. The reverse move is refused as well, as the
+    record has the same tail probabilities under both laws: detailed balance holds.
     """
     probability = pt.exp(tails.below)
     resolved = pt.where(tails.above > _RESOLVED, probability, np.nan)
@@ -69,7 +69,7 @@ def quantile(op, rv: TensorVariable, tails: Tails) -> TensorVariable:
 
 
 def is_two_tailed(op) -> bool:
-    """Whether a law has its quantiles in the upper tail, too."""
+    """Whether `quantile` resolves the upper tail of a law."""
     return is_registered(quantile, op)
 
 
@@ -89,7 +89,7 @@ def _normal_tails(op: ptr.NormalRV, rv, value):
 
 
 def _symmetric_tails(value, loc, less) -> Tails:
-    """Return the tails of a symmetric law; `less` is the log probability of the smaller."""
+    """Return the tails of a symmetric law; `less` is the log probability of the smaller tail."""
     more = pt.log1mexp(less)
     return Tails(pt.where(value < loc, less, more), pt.where(value < loc, more, less))
 
@@ -122,7 +122,7 @@ def _student_t_tails(op: ptr.StudentTRV, rv, value):
     # PyMC's t + sqrt(t^2 + nu) cancels in the lower tail.
     nu, loc, scale = op.dist_params(rv.owner)
     square = ((value - loc) / scale) ** 2
-    far = square > pt.minimum(nu, 10.0)  # below, what is left of a half has 13 digits
+    far = square > pt.minimum(nu, 10.0)  # else 1 - part keeps 13 digits
     half, share = nu / 2.0, pt.where(far, nu, square) / (nu + square)
     part = pt.betainc(pt.where(far, half, 0.5), pt.where(far, 0.5, half), share)
     less = _LOG_HALF + pt.where(far, pt.log(part), pt.log1p(-part))
@@ -171,7 +171,7 @@ def _gamma(op: ptr.GammaRV, rv, tails):
 
 @log_tails.register
 def _beta_tails(op: ptr.BetaRV, rv, value):
-    inside = value < 1.0  # its logarithm has no gradient at an end
+    inside = value < 1.0  # log(1 - value) has no gradient at 1
     rest = pt.where(inside, 1.0 - value, 0.5)
     above = pm.logcdf(_mirrored(op, rv), rest, warn_rvs=False)
     return Tails(pm.logcdf(rv, value, warn_rvs=False), pt.where(inside, above, -np.inf))
@@ -202,7 +202,7 @@ class Cut(NamedTuple):
 
 
 def cut_law(rv: TensorVariable) -> Cut:
-    """Return what a truncated variable is cut from, and where."""
+    """Return the law that a truncated variable is cut from, and the limits."""
     op = rv.owner.op
     if isinstance(op, TruncatedNormalRV):
         mu, sigma, lower, upper = op.dist_params(rv.owner)
@@ -213,25 +213,25 @@ def cut_law(rv: TensorVariable) -> Cut:
 
 
 def cut_tails(cut: Cut, value: TensorVariable) -> Tails:
-    """Return the log probabilities on both sides of a value, under the law that is cut."""
+    """Return the log probabilities on both sides of a value, under the truncated law."""
     op = cut.law.owner.op
-    here = log_tails(op, cut.law, value)
+    at_value = log_tails(op, cut.law, value)
     ends, mass = _ends(cut)
-    below, above = _between(ends[0], here), _between(here, ends[1])
-    if not is_two_tailed(op):  # as in `quantile`, for the way back
-        mass = pt.where(here.above > _RESOLVED, mass, np.nan)
+    below, above = _between(ends[0], at_value), _between(at_value, ends[1])
+    if not is_two_tailed(op):  # NaN where `quantile` is, so that the reverse move is refused
+        mass = pt.where(at_value.above > _RESOLVED, mass, np.nan)
     return Tails(below - mass, above - mass)
 
 
 def cut_quantile(cut: Cut, tails: Tails) -> TensorVariable:
-    """Return the value with these log probabilities on both sides, under the law that is cut."""
+    """Return the value with these log probabilities on both sides, under the truncated law."""
     (low, high), mass = _ends(cut)
-    whole = Tails(_log_sum(low.below, tails.below + mass), _log_sum(high.above, tails.above + mass))
-    return quantile(cut.law.owner.op, cut.law, whole)
+    uncut = Tails(_log_sum(low.below, tails.below + mass), _log_sum(high.above, tails.above + mass))
+    return quantile(cut.law.owner.op, cut.law, uncut)
 
 
 def _ends(cut: Cut) -> tuple[tuple[Tails, Tails], TensorVariable]:
-    """Return the tails of the law beyond the ends, and the log of what is between them."""
+    """Return the tails at both limits, and the log probability between the limits."""
     op = cut.law.owner.op
     low, high = (log_tails(op, cut.law, _as_float(end)) for end in (cut.lower, cut.upper))
     return (low, high), _between(low, high)
@@ -242,7 +242,7 @@ def _as_float(x) -> TensorVariable:
 
 
 def _between(low: Tails, high: Tails) -> TensorVariable:
-    """Log probability between two values, from the tail in which it is the larger part."""
+    """Log probability between two values, as a difference in the tail where less cancels."""
     from_above = low.below > _LOG_HALF
     most = pt.where(from_above, low.above, high.below)
     least = pt.where(from_above, high.above, low.below)

@@ -10,10 +10,10 @@ exponential tilts of :math:`f`, so that
         \int_{-\infty}^{z} f(s) e^{\lambda (s - z)} ds
         + \int_{z}^{\infty} f(s) e^{-\lambda (s - z)} ds \right\} .
 
-A law takes part by registering its `log_tilted_mass`, dispatched on the op of its random variable
-(the parameters are the op's own). Everything else here is written in terms of that primitive. For
-the Gamma law this is the normalising constant of the truncated gamma mixture of Kazan and Reiter
-[1]_, without their restriction that the rate exceeds :math:`\lambda`.
+A law registers its `log_tilted_mass`, dispatched on the op of its random variable, with the
+parameters of the op. All else is computed from that. For the Gamma law it is the normalising
+constant of the truncated gamma mixture of Kazan and Reiter [1]_, without their restriction that the
+rate exceeds :math:`\lambda`.
 
 References
 ----------
@@ -65,12 +65,12 @@ gamma_tilted_mass = Elemwise(GammaTiltedMass(name="gamma_tilted_mass"))
 
 
 def _double(x):
-    """Return x as a double: small integers would otherwise be computed with in single precision."""
+    """Return x as a double: PyTensor computes with small integers in single precision."""
     return pt.cast(pt.as_tensor(x), "float64")
 
 
 def elementwise_mass(mass, t, z, lo, hi, *params):
-    """Apply a `TiltedMass` and move its anchor from the end of the interval to z, if given."""
+    """Apply a `TiltedMass`; move its anchor from the end of the interval to z, unless z is None."""
     t, lo, hi = (_double(x) for x in (t, lo, hi))
     params = tuple(_double(x) for x in params)
     anchored = mass(t, lo, hi, *params)[0]
@@ -131,7 +131,7 @@ def logaddexp(x, y):
     above = pt.gt(x, y)
     big = pt.switch(above, x, y)
     small = pt.switch(above, y, x)
-    # Below, softplus is zero to double precision, and JAX's derivative of it is NaN.
+    # Below -700 softplus is zero to double precision, and its derivative in JAX is NaN.
     gap = pt.switch(pt.isinf(big), 0.0, pt.maximum(small - big, -700.0))
     return big + pt.softplus(gap)
 
@@ -183,7 +183,7 @@ def register_laplace(law: type[RandomVariable], draw: Callable, examples: tuple)
 
 
 def gamma_logpdf(value, alpha, beta):
-    r"""Log density of the Gamma law at value > 0, keeping its digits for any shape.
+    r"""Log density of the Gamma law at value > 0, accurate for every shape.
 
     With :math:`\mu = (\beta s - \alpha) / \alpha`, the density is written around its peak, as
     :math:`-\alpha (\mu - \log(1 + \mu)) - \log s + \alpha \log \alpha - \alpha

@@ -258,7 +258,7 @@ def test_initval_of_what_goes_is_dropped_and_said(kind, caplog):
     with caplog.at_level(logging.INFO, logger="pymc.dp"):
         on = dp.collapse(model)
     assert [r.message for r in caplog.records] == [
-        "Integrated out, so that where it was to start is not used: 'x'"
+        "Integrated out, so that its starting value is not used: 'x'"
     ]
     assert "x" not in on.named_vars
 

@@ -26,7 +26,7 @@ from pymc_dp.mechanisms.base import Mechanism
 
 @lru_cache(maxsize=64)
 def _compiled(make: Callable, noise: NoiseOfCounts, arguments: str) -> Piece:
-    """Compile a kernel for some noise, whose parameters are rows of an array."""
+    """Compile a kernel for a noise; the parameters of the noise are rows of an array."""
     parameters = re.sub(r"\bn(\d+)\b", r"row[\1]", noise.arguments)
     unpack = from_source("unpack", "row", parameters)
     key = joined(key_of(make), noise.kernel.key, noise.arguments)
@@ -47,7 +47,7 @@ class BinomialSums(KernelCall):
         self.piece = _compiled(make_binomial_sums, noise_of(mechanism), arguments)
 
     def __reduce__(self):
-        """Pickle what it is made from: other processes cannot load compiled code."""
+        """Pickle the mechanism: other processes cannot load compiled code."""
         return BinomialSums, (self.mechanism,)
 
     def __eq__(self, other):
@@ -59,7 +59,7 @@ class BinomialSums(KernelCall):
         return hash((BinomialSums, self.piece.function))
 
     def make_node(self, rows, z, trials, chance, entry):
-        """Apply to noise, the release, and the cells with the entry of each, in order."""
+        """Apply to the noise, the release, and the cells, sorted by the entry that each is in."""
         inputs = doubles(rows, z, trials, chance, entry)
         shapes = [inputs[1].type.shape, inputs[1].type.shape, inputs[3].type.shape]
         return Apply(self, inputs, [pt.vector(shape=s, dtype="float64") for s in shapes])
@@ -70,8 +70,8 @@ class BinomialSums(KernelCall):
 
     def pullback(self, inputs, outputs, cotangents):
         """Return the derivatives that came with the value."""
-        first, *others = cotangents
-        if not all(isinstance(g.type, DisconnectedType) for g in others):
+        first, *second_order = cotangents
+        if not all(isinstance(g.type, DisconnectedType) for g in second_order):
             raise Declined("the density has no second derivatives")
         of_cell = first[inputs[4].astype("int64")]
         gradients = [disconnected_type() for _ in inputs]
@@ -103,10 +103,10 @@ class SumsOfBinomials(Integrated):
     Attributes
     ----------
     name : the name in results of the sums.
-    trials : of each cell.
-    entry : of each cell, in order.
-    factor, constant : numbers, one for each entry.
-    shape : that of the release.
+    trials : the trials of each cell.
+    entry : the entry that each cell is in, in increasing order.
+    factor, constant : a number for each entry.
+    shape : the shape of the release.
     """
 
     name: str
@@ -145,7 +145,7 @@ class SumsOfBinomials(Integrated):
         rows = pt.stack([p.astype("float64") for p in noise.parameters])
         sums, _, _ = BinomialSums(mechanism)(rows, z, self.trials, chance, self.entry)
         logp = sums - np.log(abs(self.factor))
-        if mechanism.rates is not None:  # other noise is complete
+        if mechanism.rates is not None:  # the kernel omits the constant of the noise
             logp = logp + log_constant(noise, z)
         return logp.reshape(self.shape)
 
@@ -156,11 +156,11 @@ class SumsOfBinomials(Integrated):
         arguments = "rng, rows, z, trials, chance, entry"
         draw = _compiled(make_binomial_sum_draws, noise_of(mechanism), arguments).function
         graphs = pt.stack(noise.parameters), z, chance
-        given = [per_draw(posterior, graph.astype("float64")) for graph in graphs]
+        inputs = [per_draw(posterior, graph.astype("float64")) for graph in graphs]
         drawn = np.array(
             [
                 draw(rng, rows, z, self.trials, p, self.entry)
-                for rows, z, p in zip(*given, strict=True)
+                for rows, z, p in zip(*inputs, strict=True)
             ]
         )
         return in_results(posterior, self.name, drawn.reshape(-1, *self.shape), whole=True)

@@ -1,4 +1,4 @@
-"""The density of releases as a compiled function of the counts that they are computed from."""
+"""The density of releases, compiled as a function of the counts in their statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.counts import exchanges as kernels
 from pymc_dp.reading.counts import is_concave, probes
 
-_SMALL = 16  # constants larger than this are data of compiled code, not part of it
+_SMALL = 16  # entries: a larger constant is passed to the compiled code as data
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class CompiledNoise:
     Attributes
     ----------
     log_eta : ``(counts, rows, *data)`` to a float; see `kernels.counts.exchanges`.
-    sweep : the kernel's sweep over a table with it; it takes `data` one by one.
-    data : what `log_eta` reads besides: shared variables, large constants, values of the point.
-    slopes : as the kernel's sweep takes them; of a listed table, all of its states.
-    source : what `compile_noise` made it from.
+    sweep : a sweep over a table of counts, with `data` as its last arguments.
+    data : further inputs of `log_eta`: shared variables, large constants, values of the point.
+    slopes : as the sweep of the kernel takes them; all states, where `listed`.
+    source : the graphs that it was compiled from.
     listed : whether `sweep` draws from a list of all states.
-    key : of the code of `sweep`.
+    key : the key of the code of `sweep`.
     """
 
     log_eta: Callable
@@ -44,11 +44,11 @@ class CompiledNoise:
     key: str | None = None
 
     def __reduce__(self):
-        """Pickle the graph, not what was compiled, which other processes cannot load."""
+        """Pickle the graphs: other processes cannot load compiled code."""
         return compile_noise, (*self.source, self.slopes, self.listed)
 
     def read(self, point: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Return the values of `data`, at the point for what belongs to it."""
+        """Return the values of `data`; those of variables of the model are in the point."""
         return tuple(
             np.asarray(
                 v.data
@@ -68,7 +68,7 @@ class CompiledNoise:
     def is_concave(self, cells: int, n: int, data: Sequence[np.ndarray]) -> bool:
         """Whether the log density looks concave on moves of all n records to the next cell.
 
-        That is no proof, but finds what a mass on whole numbers makes of statistics between them.
+        It is no proof: it finds noise on whole numbers around statistics that are not whole.
         """
         slopes = self.slopes
         for k in range(1, cells):
@@ -77,12 +77,12 @@ class CompiledNoise:
                 continue
 
             def log_density(points, k=k, rows=rows):
-                found = np.empty(points.size)
+                densities = np.empty(points.size)
                 for i, c in enumerate(points):
                     counts = np.zeros(cells)
                     counts[k - 1], counts[k] = n - c, c
-                    found[i] = self.log_eta(counts, rows, *data)
-                return found
+                    densities[i] = self.log_eta(counts, rows, *data)
+                return densities
 
             if not is_concave(*probes(n, log_density)):
                 return False
@@ -96,17 +96,17 @@ def compile_noise(
     slopes: np.ndarray,
     listed: bool = False,
 ) -> CompiledNoise:
-    """Compile a log density in terms of `counts` and, where it looks at some entries, `rows`."""
+    """Compile a log density of entries `rows`, or of all, as a function of `counts`."""
     source = log_eta, counts, rows
     data = [
         v
         for v in graph_inputs([log_eta])
         if v not in (counts, rows) and not (isinstance(v, Constant) and np.size(v.data) <= _SMALL)
     ]
-    own = [v.type() for v in data]
+    data_inputs = [v.type() for v in data]
     if data:
-        [log_eta] = graph_replace([log_eta], dict(zip(data, own, strict=True)))
-    inner = from_graph([counts, rows, *own], [log_eta.astype("float64")])
+        [log_eta] = graph_replace([log_eta], dict(zip(data, data_inputs, strict=True)))
+    inner = from_graph([counts, rows, *data_inputs], [log_eta.astype("float64")])
     piece = from_source("log_eta", "k, rows, *data", "inner(k, rows, *data)[0].item()", inner=inner)
     make = kernels.make_table_draw if listed else kernels.make_table_sweep
     key = joined(key_of(make), piece.key)

@@ -1,4 +1,4 @@
-"""Counts of a few cells that entries of a release share, integrated out by a list of all."""
+"""Counts of a few cells that entries of a release share, summed out over all their values."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pymc_dp.mechanisms.base import Mechanism
 
 @dataclass(frozen=True, eq=False)
 class ListedCounts(Integrated):
-    """Counts of a few cells in a release, linear in them: a sum over all of their values.
+    """A release that is linear in the counts of a few cells: a sum over all values of the counts.
 
     The log density is one number for all entries; the parameter is the probabilities of the cells.
 
     Attributes
     ----------
     name : the name in results of the counts.
-    trials : of each cell.
-    weights, constant : entries of the release, raveled, are ``weights @ counts + constant``.
-    shape : that of the release.
+    trials : the trials of each cell.
+    weights, constant : the raveled release is ``weights @ counts + constant``, and noise.
+    shape : the shape of the release.
     """
 
     name: str
@@ -42,7 +42,7 @@ class ListedCounts(Integrated):
 
     @cached_property
     def states(self) -> np.ndarray:
-        """All values of the counts, one a row."""
+        """All values of the vector of counts, one in each row."""
         return np.indices(tuple(self.trials.astype(int) + 1)).reshape(self.trials.size, -1).T
 
     def draw(self, rng, chance):
@@ -69,6 +69,6 @@ class ListedCounts(Integrated):
         """See `Integrated.recovered`."""
         mechanism, [chance] = rv.owner.op.split(rv.owner.inputs)
         joint = per_draw(posterior, self.log_joint(value, mechanism, chance))
-        # By Gumbel noise the largest is a draw.
+        # Gumbel trick: the largest of log probabilities plus Gumbel noise is an exact draw.
         k = np.argmax(joint + rng.gumbel(size=joint.shape), axis=1)
         return in_results(posterior, self.name, self.states[k])

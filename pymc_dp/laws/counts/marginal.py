@@ -6,8 +6,8 @@ Binary records enter a statistic through the number of ones c alone:
 
     p(z \mid p) = \sum_{c=0}^n \mathrm{Binomial}(c; n, p)\, \eta(z \mid s(c)).
 
-All of the sum is taken. A single release that is linear in c, under log-concave noise, needs a few
-of its terms only: it is that of a binomial count, see `laws.count_sums`.
+All terms are summed. A scalar release that is linear in c, under log-concave noise, needs a few of
+the terms only: it is a release of a binomial count, see `laws.count_sums`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from pymc_dp.laws.integrated import Integrated, in_results
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.counts import CountStatistic
 
-_TINY, _NEVER = np.float64(1e-290), np.float64(-1e300)  # zero and its log, kept out of NaN
+_TINY, _NEVER = (
+    np.float64(1e-290),
+    np.float64(-1e300),
+)  # in the place of zero and of its log, against NaN
 
 
 class LogBinomial(KernelOp):
@@ -67,7 +70,7 @@ def log_sum(terms: TensorVariable, axis: int = -1) -> TensorVariable:
 
 @dataclass(frozen=True, eq=False)
 class OnesAmongRecords(Integrated):
-    """The number of ones among n binary records; its parameter is their probability.
+    """The number of ones among n binary records; the parameter is the probability of a one.
 
     The log density is one number for all entries of the release.
     """

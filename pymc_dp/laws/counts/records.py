@@ -1,7 +1,7 @@
 """The law of what was released of identically distributed records with finitely many values.
 
-Of continuous records of which only counts between public numbers matter, as candidates of a private
-median are, the intervals are the values.
+Continuous records are read likewise where only their counts between public numbers are used, as by
+a private median over candidates: the value of a record is then its interval.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pymc_dp.reading.sums import additive
 
 @dataclass(frozen=True)
 class CountedRecords(SumLaw):
-    """Identically distributed records with values 0, ..., cells - 1: functions of their counts."""
+    """Functions of the counts of identically distributed records with values 0, ..., cells - 1."""
 
     rv: TensorVariable
     name: str
@@ -64,19 +64,19 @@ class CountedRecords(SumLaw):
         """See `SumLaw.read`."""
         [records] = group.records
         finite = is_registered(read_cells, records.owner.op)
-        mine = releases_of(reading.model, [records])
+        releases = releases_of(reading.model, [records])
         if not finite and not _may_be_cut(records):
             raise Declined
         check_transform(reading.model, records)
         n = record_length(records)
         if not finite:
-            parameter, found = _between_cuts(records, n, mine)
+            parameter, statistics = _between_cuts(records, n, releases)
             cells = 2 if parameter.type.ndim == 0 else parameter.type.shape[0]
-            return cls(records, str(records.name), n, cells, parameter, found)
-        j, name = only_column(records, mine)
+            return cls(records, str(records.name), n, cells, parameter, statistics)
+        j, name = only_column(records, releases)
         parameter, cells = read_cells(records.owner.op, records, j)
-        found = {release: _read_release(release, records, n, cells, j) for release in mine}
-        return cls(records, name, n, cells, parameter, found)
+        statistics = {release: _read_release(release, records, n, cells, j) for release in releases}
+        return cls(records, name, n, cells, parameter, statistics)
 
     @property
     def binary(self) -> bool:
@@ -103,13 +103,17 @@ class CountedRecords(SumLaw):
             counts = pm.Multinomial.dist(n=self.n, p=self.parameter)
         change.added[self.latent] = (counts, None)
         as_float = counts.astype(pytensor.config.floatX)
-        for release, found in self.releases.items():
-            statistic = found.of_binary(as_float, self.n) if self.binary else found.of(as_float)
+        for release, count_statistic in self.releases.items():
+            statistic = (
+                count_statistic.of_binary(as_float, self.n)
+                if self.binary
+                else count_statistic.of(as_float)
+            )
             change.replaced[release] = release_rv(statistic, release_mechanism(release))
         return change
 
     def integrated(self):
-        """Integrate the counts out, too."""
+        """Integrate the counts out."""
         if len(self.releases) > 1:
             raise Declined(
                 f"the records {self.name!r} are released more than once (in "
@@ -126,7 +130,7 @@ class CountedRecords(SumLaw):
         return Change(replaced={release: self._of_one_count(release, statistic)})
 
     def _of_one_count(self, release, statistic: CountStatistic) -> TensorVariable:
-        """Build the release of functions of the number of ones, which is integrated out."""
+        """Build the release of a function of the number of ones, which is integrated out."""
         mechanism = release_mechanism(release)
         affine = statistic.affine
         if affine is not None and len(affine[1]) == 1 and not mechanism.statistic_ndim:
@@ -134,9 +138,9 @@ class CountedRecords(SumLaw):
             factor, constant = float(of_one - of_zero), float(constant + self.n * of_zero)
             if factor and mechanism.log_concave and not leaves_gaps(release):
                 law = Law(ptr.binomial, (pt.constant(self.n), self.parameter))
-                # Noise that is added is symmetric, and on a lattice it has no multiples.
-                added = mechanism.rates and (abs(factor) == 1.0 or not mechanism.is_discrete)
-                if not added and (factor, constant) != (1.0, 0.0):
+                # Additive noise can be divided by the factor, unless it is on a lattice.
+                can_scale = mechanism.rates and (abs(factor) == 1.0 or not mechanism.is_discrete)
+                if not can_scale and (factor, constant) != (1.0, 0.0):
                     mechanism, factor, constant = OfMultiple(mechanism, factor, constant), 1.0, 0.0
                 piece = Piece(self.latent, law, 0, factor, constant)
                 return pieces_release([piece], release, mechanism)
@@ -146,9 +150,9 @@ class CountedRecords(SumLaw):
         if self.n > most:
             raise Declined(
                 f"the density of the release {release.name!r} is a sum over {self.n + 1} numbers "
-                f"of ones among {self.name!r}, and at most {most} are gone through. For a "
-                f"single sum or mean under noise that says it is log-concave (the property "
-                f"`log_concave` of a mechanism), only those that matter are. Use to='statistics'"
+                f"of ones among {self.name!r}, and at most {most} terms are summed. For a "
+                f"single sum or mean under log-concave noise (the property `log_concave` of a "
+                f"mechanism), few of them are. Use to='statistics'"
             )
         ones = OnesAmongRecords(statistic, self.n, (self.latent,))
         return integrated_release(ones, mechanism, self.parameter)
@@ -156,7 +160,7 @@ class CountedRecords(SumLaw):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OfMultiple(PostProcessed):
-    """A release of ``factor * count + constant`` by `inner`, as one of the count."""
+    """A release of ``factor * count + constant`` by `inner`, as a mechanism for the count."""
 
     factor: float
     constant: float
@@ -185,10 +189,10 @@ class OfMultiple(PostProcessed):
 
 @singledispatch
 def read_cells(op, records: TensorVariable, j: int) -> tuple[TensorVariable, int]:
-    """Return the parameter of records in a column, whose values are 0, ..., cells - 1, and cells.
+    """Return the parameter of the records in column j, and how many values (cells) they have.
 
-    Dispatched on their op. The parameter is the probability of a one, or the vector of the
-    probabilities of all values.
+    Dispatched on the op of records with values 0, ..., cells - 1. The parameter is the probability
+    of a one, or the vector of the probabilities of all values.
     """
     raise Declined
 
@@ -223,66 +227,71 @@ def _categorical_cells(op: CategoricalRV, records, j):
 
 
 def _may_be_cut(records: TensorVariable) -> bool:
-    """Whether records are a vector of a continuous law without atoms."""
+    """Whether records are a vector of a continuous law."""
     op = records.owner.op
     plain = isinstance(op, RandomVariable) and not op.ndim_supp and not isinstance(op, DiracDeltaRV)
     return plain and records.type.ndim == 1 and records.dtype.startswith("float")
 
 
-def _between_cuts(records, n: int, mine) -> tuple[TensorVariable, dict]:
-    """Return the probabilities of the intervals between the numbers at which statistics change.
+def _between_cuts(records, n: int, releases) -> tuple[TensorVariable, dict]:
+    """Return the probabilities of the intervals between public numbers, and the statistics.
 
-    Of two intervals, that of the second. With them come the statistics, in terms of the counts.
+    Of two intervals the probability of the upper one is returned. The statistics are functions of
+    the counts in the intervals.
     """
-    edges = np.unique([c for r in mine for c in _cuts(apart(release_statistic(r)), records, n, r)])
+    edges = np.unique(
+        [c for r in releases for c in _cuts(apart(release_statistic(r)), records, n, r)]
+    )
     if not edges.size:
         raise Declined(f"no release counts the records {records.name!r} below numbers")
     ends = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
     middle = (ends[:-1] + ends[1:]) / 2.0
-    found = {r: _read_release(r, records, n, edges.size + 1, 0, middle) for r in mine}
+    statistics = {r: _read_release(r, records, n, edges.size + 1, 0, middle) for r in releases}
     parameters = column_parameters(records, 0)
-    # A law that PyMC has no distribution function of is declined there.
+    # `log_between` declines a law without a distribution function in PyMC.
     chances = pt.special.softmax(log_between(records.owner.op, parameters, edges))
     chances = pt.specify_shape(chances, (edges.size + 1,))
-    return (chances[1] if edges.size == 1 else chances), found
+    return (chances[1] if edges.size == 1 else chances), statistics
 
 
 _COMPARED = (ps.LT, ps.LE, ps.GT, ps.GE)
 
 
 def _cuts(statistic: TensorVariable, records: TensorVariable, n: int, release) -> list[float]:
-    """Return the public numbers that a statistic compares records with, which is all it does."""
-    found: list[float] = []
-    other = Declined(
+    """Return the numbers that a statistic compares records with; decline any other use of them."""
+    cuts: list[float] = []
+    refusal = Declined(
         f"the release {release.name!r} is not computed from how many of {records.name!r} are below "
         f"or above public numbers, such as ({records.name} < 3).sum()"
     )
     try:
         maps = additive(statistic, {records: n}).maps
     except Declined:
-        raise other from None
+        raise refusal from None
     for summed in maps:
-        same: set = {records}  # the records themselves, in whatever shape
+        reshaped_records: set = {records}  # the records, in any shape
         for node in toposort([summed], blockers=[records]):
-            mine = [i for i in node.inputs if i in same]
-            if isinstance(node.op, DimShuffle | Subtensor) and mine:
-                same.update(node.outputs)
-            elif mine:
-                numbers = [known_value(i, fixed=True) for i in node.inputs if i not in same]
+            record_inputs = [i for i in node.inputs if i in reshaped_records]
+            if isinstance(node.op, DimShuffle | Subtensor) and record_inputs:
+                reshaped_records.update(node.outputs)
+            elif record_inputs:
+                numbers = [
+                    known_value(i, fixed=True) for i in node.inputs if i not in reshaped_records
+                ]
                 compares = isinstance(getattr(node.op, "scalar_op", None), _COMPARED)
                 if not compares or len(numbers) != 1 or numbers[0] is None:
-                    raise other
-                found += [float(c) for c in np.unique(numbers[0]) if np.isfinite(c)]
-    return found
+                    raise refusal
+                cuts += [float(c) for c in np.unique(numbers[0]) if np.isfinite(c)]
+    return cuts
 
 
 def _read_release(release, records, n, cells, column, codes=None) -> CountStatistic:
     statistic = apart(release_statistic(release))
-    others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
-    if others:
+    further_rvs = [rv for rv in nearest_rvs([statistic]) if rv is not records]
+    if further_rvs:
         raise Declined(
             f"the release {release.name!r} mixes the records {records.name!r} with "
-            f"{', '.join(repr(o.name) for o in others)}"
+            f"{', '.join(repr(o.name) for o in further_rvs)}"
         )
     try:
         return read_counts(statistic, records, n, cells, column, codes)

@@ -1,1 +1,1 @@
-"""Families: what is known of sums over the records of one variable; `laws.sums` does the rest."""
+"""Families: laws of sums over the records of one variable. `laws.sums` builds the rungs."""

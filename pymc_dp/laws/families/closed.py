@@ -1,9 +1,8 @@
-"""Laws that are closed under addition, and records one by one.
+"""Sums of records whose law is closed under addition, and single records of any law.
 
-Where each entry of a release is a sum over records that no other entry uses, entries are
-independent, and each has a law of its own: with one law of the records in each entry Bernoulli,
-Binomial, Gamma, Exponential and negative binomial; Poisson rates add up whatever they are. Of a
-single record, each law is its own.
+Where no record is in two entries of a release, the entries are independent. The sum in an entry has
+a known law for Bernoulli, Binomial, Gamma, Exponential and negative binomial records of equal
+parameters, and for Poisson records of any rates. An entry of a single record has the record's law.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pymc_dp.reading.statistic import is_shared
 
 
 def law(op, *parameters) -> Law:
-    """Return a law with these parameters, graphs or numbers."""
+    """Return a `Law` with parameters that may be graphs or numbers."""
     return Law(op, tuple(map(pt.as_tensor, parameters)))
 
 
@@ -51,7 +50,7 @@ sum_of.register(ptr.NegBinomialRV, lambda op, n, m, p: law(op, n * m, p))
 
 @FAMILIES.register(order=10)
 class Closed(Family):
-    """Sums of records whose sums have a law that `sum_of` knows, and records of any law."""
+    """Sums of records whose law `sum_of` knows, and single records of any law."""
 
     takes = (object,)
 
@@ -63,12 +62,12 @@ class Closed(Family):
     @staticmethod
     def named():
         """See `Family.named`."""
-        elsewhere = ptr.BernoulliRV, ptr.NormalRV  # which other laws name
+        elsewhere = ptr.BernoulliRV, ptr.NormalRV  # named by `CountedRecords` and `OneColumn`
         return law_names(law for law in sum_of.registry if law not in elsewhere)
 
     def __init__(self, sums: Sums):
         if isinstance(sums.law, ptr.NormalRV):
-            raise Declined  # another family's
+            raise Declined  # the family `Normal` covers these
         if is_shared(*sums.statistics):
             raise Declined(
                 f"the releases of the records {sums.rv.name!r} use the same records more than "
@@ -93,16 +92,16 @@ class Closed(Family):
         single = bool((sizes <= 1).all())
         if not single and not is_registered(sum_of, op):
             raise Declined
-        own = statistic.parameters(rv, self.sums.parameters)
+        parameters = statistic.parameters(rv, self.sums.parameters)
         if single:
-            return Entries(law(op, *own), factor, statistic.offset, empty)
+            return Entries(law(op, *parameters), factor, statistic.offset, empty)
         n = np.maximum(sizes, 1)
-        of_sum = sum_of(op, n[0] if (n == n[0]).all() else n, *own)
+        of_sum = sum_of(op, n[0] if (n == n[0]).all() else n, *parameters)
         return Entries(of_sum, factor, statistic.offset, empty)
 
 
 def possible(rv: TensorVariable, parameter: TensorVariable, total: TensorVariable):
-    """Return a total, NaN where a record's parameter is negative: its sum may not show it."""
+    """Return a total of parameters, NaN where one is negative: the total may not show it."""
     if is_nonnegative(parameter):
         return total
     of_cells = at_records(rv, parameter, cells_of(rv, [parameter]).first)

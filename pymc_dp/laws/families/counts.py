@@ -1,8 +1,8 @@
-r"""Counts that differ by public groups or covariates, by the cells in which they are alike.
+r"""Counts that differ by public groups or covariates, grouped in cells of like records.
 
-Records of one cell have the same parameters, and the same weights in all that was released. Their
-sums :math:`N_k` are independent, binomial or Poisson, and a linear release is one of these,
-whatever the number of records is: :math:`X'y = \sum_k x_k N_k` for the distinct rows of X.
+Records of one cell have the same parameters, and the same weights in all releases. The sums over
+the cells, :math:`N_k`, are independent, binomial or Poisson, and a linear release is a function of
+them, whatever the number of records: :math:`X'y = \sum_k x_k N_k` for the distinct rows of X.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from pymc_dp.reading.cells import at_records, cells_of, multiplied
 from pymc_dp.reading.model import release_mechanism
 from pymc_dp.reading.statistic import Statistic, is_shared
 
-_MOST_CELLS = 200  # that are latent variables
-_MOST_STATES = 4096  # of all cells together, which are gone through one by one
-_MOST_SUMMED = 1_000_000  # cells that are added up: seconds for a gradient
-_MOST_TRIALS = 1e10  # of a sum
+_MOST_LATENT_CELLS = 200  # counts that are latent variables
+_MOST_LISTED_STATES = 4096  # values of the counts of all cells together, summed one by one
+_MOST_SUMMED_CELLS = 1_000_000  # counts in the sums of a release: seconds for a gradient
+_MOST_TRIALS_OF_SUM = 1e10
 
 
 @FAMILIES.register(order=50)
 class Counts(Family):
-    """Bernoulli, Binomial or Poisson records, by cells.
+    """Linear releases of Bernoulli, Binomial or Poisson records, by cells.
 
     Attributes
     ----------
     sizes : the number of records in each cell.
-    law : of the sum over each cell; parameters are vectors.
-    weights : for each release, those of the cells in its entries.
+    law : the law of the sum over each cell; parameters are vectors.
+    weights : for each release, a matrix of the weights of the cells in its entries.
     """
 
     takes = (ptr.BernoulliRV, ptr.BinomialRV, ptr.PoissonRV)
@@ -53,20 +53,20 @@ class Counts(Family):
         weights = sparse.vstack([s.weights[:, cells.first] for s in statistics])
         [used] = np.nonzero(np.diff(sparse.csc_array(weights).indptr))
         first, self.sizes = cells.first[used], cells.sizes[used]
-        own = (at_records(rv, p, first) for p in parameters)
-        op, numbers = sum_of(sums.law, self.sizes, *own)
+        cell_parameters = (at_records(rv, p, first) for p in parameters)
+        op, numbers = sum_of(sums.law, self.sizes, *cell_parameters)
         vectors = tuple(pt.broadcast_to(p, (self.sizes.size,)) for p in numbers)
         self.law = Law(op, vectors)
         self.weights = {s.rv: sparse.csr_array(s.weights[:, first]) for s in statistics}
         self.is_separate = self._is_separate()
         if not self.is_shorter:
             if sums.beside or is_shared(*statistics):
-                raise Declined  # and of sums of the records themselves nothing is known
+                raise Declined  # there is no law of sums over the single records
             for statistic in statistics:
-                self._integrated(statistic)  # or why there is none
+                self._integrated(statistic)  # declined where there is no marginal
 
     def _is_separate(self) -> bool:
-        """Whether each cell is in one entry only, and entries weigh their cells alike."""
+        """Whether each cell is in one entry only, and all cells of an entry have equal weights."""
         try:
             _ = [statistic.factors(self.rv) for statistic in self.sums.statistics]
         except Declined:
@@ -85,11 +85,11 @@ class Counts(Family):
 
     @property
     def trials(self) -> np.ndarray:
-        """The trials of each cell."""
+        """The binomial trials of each cell."""
         if isinstance(self.law.op, ptr.PoissonRV):
             raise Declined(
                 f"the Poisson records {self.rv.name!r} have no marginal where an entry weighs them "
-                f"unequally, or shares them with another. Use to='statistics'"
+                f"unequally, or shares them with another entry. Use to='statistics'"
             )
         known = known_value(self.law.parameters[0], fixed=True)
         if known is None:
@@ -106,12 +106,12 @@ class Counts(Family):
     def latents(self, change):
         """Keep the counts of the cells as a latent variable."""
         cells, name = self.sizes.size, self.rv.name
-        if not self.is_shorter or cells > _MOST_CELLS:
+        if not self.is_shorter or cells > _MOST_LATENT_CELLS:
             names = self.sums.releases.replace(", ", " and ")
             raise Declined(
                 f"the {self.sizes.sum()} records of {name!r} in {names} are of {cells} kinds, by "
                 f"their parameters and weights: their counts are latent variables where there are "
-                f"fewer kinds than records, and at most {_MOST_CELLS}"
+                f"fewer kinds than records, and at most {_MOST_LATENT_CELLS}"
             )
         for release in self.weights:
             mechanism = release_mechanism(release)
@@ -129,35 +129,35 @@ class Counts(Family):
 
     def _placed(self, statistic: Statistic, latent) -> Placed:
         matrix, offset = self.weights[statistic.rv], statistic.offset
-        own = np.arange(offset.size)
+        entries = np.arange(offset.size)
         if self.sums.beside:
-            [own] = np.nonzero(np.diff(matrix.indptr))
-            matrix, offset = matrix[own], offset[own]
-        if not (np.concatenate([matrix.data, offset]) % 1.0).any():  # whole, and known to be
+            [entries] = np.nonzero(np.diff(matrix.indptr))
+            matrix, offset = matrix[entries], offset[entries]
+        if not (np.concatenate([matrix.data, offset]) % 1.0).any():  # integers stay integers
             matrix, offset = matrix.astype("int64"), offset.astype("int64")
-        return Placed(own, multiplied(matrix, latent) + offset)
+        return Placed(entries, multiplied(matrix, latent) + offset)
 
     def marginal(self, statistic, change):
-        """Integrate the counts out, too."""
+        """Integrate the counts out."""
         law, cells = self._integrated(statistic)
         chance, mechanism = self.law.parameters[1], release_mechanism(statistic.rv)
         return integrated_release(law, mechanism, chance[cells])
 
     def _integrated(self, statistic: Statistic):
-        """Return the law of a release with the counts integrated out, and of which cells."""
+        """Return the law of a release with the counts integrated out, and the cells in it."""
         if not self.is_separate:
             return self._listed(statistic)
         weights = self.weights[statistic.rv]
         name, mechanism = statistic.rv.name, release_mechanism(statistic.rv)
         factor = statistic.factors(self.rv)
         require_multiples(statistic.rv, mechanism, factor, statistic.offset)
-        noise_of(mechanism)  # or why there is none
+        noise_of(mechanism)  # declined where noise is not log-concave
         largest = (weights.astype(bool) @ self.trials).max(initial=0.0)
-        if weights.nnz > _MOST_SUMMED or largest > _MOST_TRIALS:
+        if weights.nnz > _MOST_SUMMED_CELLS or largest > _MOST_TRIALS_OF_SUM:
             raise Declined(
                 f"the release {name!r} adds {weights.nnz} counts of different probabilities, of up "
-                f"to {largest:g} trials: at most {_MOST_SUMMED} counts are, and {_MOST_TRIALS:g} "
-                f"trials. Use to='statistics'"
+                f"to {largest:g} trials: at most {_MOST_SUMMED_CELLS} counts are, and "
+                f"{_MOST_TRIALS_OF_SUM:g} trials. Use to='statistics'"
             )
         several = f"_{name}" if len(self.weights) > 1 else ""
         law = SumsOfBinomials(
@@ -171,7 +171,7 @@ class Counts(Family):
         return law, weights.indices
 
     def _listed(self, statistic: Statistic):
-        """Return the law of a release of all cells, whose counts are gone through one by one."""
+        """Return the law of a release as a sum over all values of the counts of all cells."""
         states = np.prod(self.trials + 1.0)
         name = self.rv.name
         if len(self.weights) > 1:
@@ -179,7 +179,7 @@ class Counts(Family):
                 f"the records {name!r} are in several releases ({self.sums.releases}), which share "
                 f"them. Write them as one release of a list, or use to='statistics'"
             )
-        if states > _MOST_STATES:
+        if states > _MOST_LISTED_STATES:
             raise Declined(
                 f"the release {statistic.rv.name!r} shares the records {name!r} among entries, or "
                 f"weighs them unequally, and the {states:g} values of their counts are too many to "

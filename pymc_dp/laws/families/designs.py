@@ -1,8 +1,8 @@
 r"""Sums and sums of squares of Normal records with a public design.
 
 Records :math:`x \sim N(\mu, \sigma^2 I)` have means :math:`\mu = D \beta`, with public columns D
-and coefficients that may be any expressions. Released are linear functions :math:`A x` and sums
-of squares. Of an orthonormal basis Q of the rows of A and the columns of D,
+and any expressions as coefficients. Linear functions :math:`A x` and sums of squares are released.
+With an orthonormal basis Q of the rows of A and the columns of D,
 
 .. math::
 
@@ -10,8 +10,8 @@ of squares. Of an orthonormal basis Q of the rows of A and the columns of D,
     R = |x|^2 - |u|^2 \sim \sigma^2 \chi^2_{n - r}, \qquad A x = A Q' u,
 
 and u and R are independent: R is the residual sum of squares of the regression on Q, which explains
-the means. Parts of the records with spreads of their own, or in other sums of squares, have a u and
-an R each.
+the means. The records are split into parts of one sigma and of the same sums of squares: each part
+has its u and its R.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from pymc_dp.reading.cells import (
 )
 from pymc_dp.reading.model import release_mechanism
 
-_MOST_NUMBERS = 30_000_000  # in the rows and columns of one part
-_MOST_WHITENED = 500  # latents, whose precision is factorised for every gradient
-_DEPENDENT = 1e-10  # what others leave of a row of length 1 that they explain
+_MOST_DENSE_NUMBERS = 30_000_000  # in the matrix whose basis is computed
+_MOST_WHITENED_LATENTS = 500  # their precision matrix is factorised for every gradient
+_DEPENDENT = 1e-10  # remainder of a row of length 1 that depends on other rows
 
 
 @FAMILIES.register(order=40)
@@ -59,7 +59,7 @@ class Designs(Family):
 
     @property
     def places(self) -> list[tuple[TensorVariable, slice]]:
-        """The releases, and where each has its entries among all."""
+        """The releases, and the slice of each among the entries of all."""
         statistics = self.sums.statistics
         ends = np.cumsum([0, *(s.offset.size for s in statistics)])
         spans = map(slice, ends[:-1], ends[1:])
@@ -69,8 +69,8 @@ class Designs(Family):
         """See `Family.describe`."""
         squares = int(((np.diff(statistic.squares.indptr) > 0) | (statistic.squared != 0)).sum())
         counts = ((statistic.offset.size - squares, "sum"), (squares, "sum of squares"))
-        what = [f"{k} {name.replace('sum', 'sums', k > 1)}" for k, name in counts if k]
-        return f"{' and '.join(what)} of {self.rv.name}"
+        kinds = [f"{k} {name.replace('sum', 'sums', k > 1)}" for k, name in counts if k]
+        return f"{' and '.join(kinds)} of {self.rv.name}"
 
     def latents(self, change):
         """Keep the coordinates and the residual sums of squares as latent variables."""
@@ -80,13 +80,13 @@ class Designs(Family):
         spread = nonnegative(at_records(rv, sigma, form.record))
         spread = pt.broadcast_to(spread, form.record.shape)
         size = form.part.size + form.alpha.size
-        suggested = self._suggested(form, mean, spread) if size <= _MOST_WHITENED else []
-        latents, transform = row_latents(size, form.alpha, suggested)
+        linearised = self._linearised(form, mean, spread) if size <= _MOST_WHITENED_LATENTS else []
+        latents, transform = row_latents(size, form.alpha, linearised)
         u = mean + spread[form.part] * latents[: form.part.size]
         expected = 2.0 * form.alpha * spread[form.free] ** 2
         residual = expected * pt.exp(latents[form.part.size :] / np.sqrt(form.alpha))
         change.added[f"{rv.name}_latents"] = latents, transform
-        entries = form.at(u, residual)
+        entries = form.entries(u, residual)
         placed = {}
         for statistic, (release, place) in zip(self.sums.statistics, self.places, strict=True):
             name, factor, constant = self.shown(statistic)
@@ -110,12 +110,12 @@ class Designs(Family):
         return super().shown(statistic)
 
     def _form(self) -> QuadraticForm:
-        """Return what is released as a function of u and R."""
+        """Return the releases as functions of u and R."""
         statistics, rv = self.sums.statistics, self.rv
         n = places(rv)[0].size
         mu, sigma = rv.owner.op.dist_params(rv.owner)
         squares = sparse.vstack([s.squares for s in statistics], format="csr")
-        # What is squared after it was summed is a linear function of its own.
+        # A square of a sum needs the sum as a linear function.
         forms = [s.weights for s in statistics]
         forms += [s.members[np.flatnonzero(s.squared)] for s in statistics]
         linear = sparse.vstack(forms, format="csr")
@@ -132,13 +132,13 @@ class Designs(Family):
         is_squared = np.diff(squares.tocsc().indptr)[cells.first] > 0
         rows, part, freedom = [], [], []
         for p, (size, end) in enumerate(zip(cells.sizes, ends, strict=True)):
-            own = slice(end - size, end)
-            spanned = _filled(linear_parts[:, own].tocsr().T)
+            block = slice(end - size, end)
+            spanned = _filled(linear_parts[:, block].tocsr().T)
             if is_squared[p]:
-                spanned = np.hstack([spanned, _filled(design[own], public_data([mu]))])
+                spanned = np.hstack([spanned, _filled(design[block], public_data([mu]))])
             basis = _orthonormal(spanned, rv.name)
             rank = basis.shape[1]
-            rows += [(order[own], row) for row in basis.T]
+            rows += [(order[block], row) for row in basis.T]
             part += [p] * rank
             freedom.append(size - rank if is_squared[p] else 0)
         q = _matrix(rows, n)
@@ -155,8 +155,8 @@ class Designs(Family):
             squared,
         )
 
-    def _suggested(self, form: QuadraticForm, mean, spread) -> list[Linearised]:
-        """Return what is observed as a linear function of the latents, near what it suggests."""
+    def _linearised(self, form: QuadraticForm, mean, spread) -> list[Linearised]:
+        """Return the observed releases, linearised in the latents near the observed values."""
         model, value, variance = self.sums.reading.model, [], []
         rows: list[int] = []
         for release, place in self.places:
@@ -167,8 +167,8 @@ class Designs(Family):
                 variance.append(noise[1])
         if not rows:
             return []
-        given = map(pt.concatenate, (value, variance))
-        return [form.linearised(rows, *given, mean, spread)]
+        observed = map(pt.concatenate, (value, variance))
+        return [form.linearised(rows, *observed, mean, spread)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,13 +178,13 @@ class QuadraticForm:
     Attributes
     ----------
     rows : sparse matrix Q, coordinates times records.
-    part : the part of the records that each coordinate is of.
+    part : the part of the records that each coordinate belongs to.
     record : one of the records of each part.
-    freedom : degrees of freedom of the residual sum of squares of each part, 0 where it has none.
-    constant, linear, squares : of each entry a number, multiples of u, and of the sums of squares
-        of the parts.
-    sums, squared : linear functions of u, and by what their squares are multiplied in an entry;
-        of entries with such squares, in order.
+    freedom : degrees of freedom of R of each part, 0 where the part has no R.
+    constant, linear, squares : for each entry, its constant, its weights of u, and its weights of
+        the sums of squares of the parts.
+    squared : for each entry, the factor of the square of a sum in it, 0 where there is none.
+    sums : for each entry with such a factor, in order, the weights of u in the sum.
     """
 
     rows: sparse.csr_array
@@ -204,11 +204,11 @@ class QuadraticForm:
 
     @property
     def alpha(self) -> np.ndarray:
-        """The shapes of their Gamma laws."""
+        """The shapes of the Gamma laws of R of the parts in `free`."""
         return self.freedom[self.free] / 2.0
 
-    def at(self, u: TensorVariable, residual: TensorVariable) -> TensorVariable:
-        """Return all entries."""
+    def entries(self, u: TensorVariable, residual: TensorVariable) -> TensorVariable:
+        """Return the entries of all releases, given u and R."""
         value = self.constant + multiplied(self.linear, u)
         if self.squares.nnz:
             of_u = sparse.csr_array(self.squares[:, self.part])
@@ -216,24 +216,24 @@ class QuadraticForm:
             value = value + multiplied(self.squares[:, self.free], residual)
         if self.squared.any():
             where = np.flatnonzero(self.squared)
-            own = self.squared[where] * multiplied(self.sums, u) ** 2
-            value = pt.inc_subtensor(value[where], own)
+            squared_sums = self.squared[where] * multiplied(self.sums, u) ** 2
+            value = pt.inc_subtensor(value[where], squared_sums)
         return value
 
     def linearised(self, rows: Sequence[int], value, variance, mean, spread) -> Linearised:
-        """Return some entries as linear in standardised u and log R, near what is published."""
+        """Return some entries, linearised in the latents of u and R near the published values."""
         linear, squares = (m[rows].toarray() for m in (self.linear, self.squares))
         of_squared = np.zeros((self.squared.size, self.part.size))
         of_squared[np.flatnonzero(self.squared)] = self.sums.toarray()
         constant, of_squared, times = (x[rows] for x in (self.constant, of_squared, self.squared))
         squares_of_u, squares = squares[:, self.part], squares[:, self.free]
         z, w, m, s = starting_values([value, variance, mean, spread])
-        # Given the entries that are linear alone, u is Normal: this is its mean.
-        alone = ~(squares_of_u.any(axis=1) | (times != 0))
-        scaled = linear[alone] * s[self.part]
-        left = z[alone] - constant[alone] - linear[alone] @ m
-        covariance = scaled @ scaled.T + np.diag(w[alone])
-        u = m + s[self.part] * (scaled.T @ np.linalg.lstsq(covariance, left)[0])
+        # Given the entries that are linear, u is Normal: this is its mean.
+        is_linear = ~(squares_of_u.any(axis=1) | (times != 0))
+        scaled = linear[is_linear] * s[self.part]
+        remainder = z[is_linear] - constant[is_linear] - linear[is_linear] @ m
+        covariance = scaled @ scaled.T + np.diag(w[is_linear])
+        u = m + s[self.part] * (scaled.T @ np.linalg.lstsq(covariance, remainder)[0])
         of_u = constant + linear @ u + squares_of_u @ u**2 + times * (of_squared @ u) ** 2
         least = 0.2 * self.alpha * s[self.free] ** 2
         residual = np.maximum(np.linalg.pinv(squares) @ (z - of_u), least)
@@ -243,36 +243,37 @@ class QuadraticForm:
         by_log = squares * residual / np.sqrt(self.alpha)
         sd, expected = spread[self.part], 2.0 * self.alpha * spread[self.free] ** 2
         jacobian = pt.concatenate([slope * sd, pt.constant(by_log)], axis=1)
-        at = pt.concatenate([(u - mean) / sd, np.sqrt(self.alpha) * pt.log(residual / expected)])
-        target = value - (of_u + squares @ residual) + jacobian @ at
+        log_residual = np.sqrt(self.alpha) * pt.log(residual / expected)
+        expansion_point = pt.concatenate([(u - mean) / sd, log_residual])
+        target = value - (of_u + squares @ residual) + jacobian @ expansion_point
         return Linearised(jacobian, target, variance)
 
 
 def _matrix(rows: Sequence[tuple[np.ndarray, np.ndarray]], n: int) -> sparse.csr_array:
-    """Return a sparse matrix with these columns and numbers in its rows."""
+    """Return a sparse matrix with n columns; each row is given as (columns, numbers)."""
     ends = np.cumsum([0, *(columns.size for columns, _ in rows)])
     columns, data = (np.concatenate([*(row[k] for row in rows), np.zeros(0)]) for k in range(2))
-    found = sparse.csr_array((data, columns.astype(int), ends), shape=(len(rows), n))
-    found.eliminate_zeros()
-    return found
+    matrix = sparse.csr_array((data, columns.astype(int), ends), shape=(len(rows), n))
+    matrix.eliminate_zeros()
+    return matrix
 
 
 def _filled(matrix: sparse.csr_array, data: Sequence = ()) -> np.ndarray:
-    """Return the columns of a sparse matrix that are not zero; `data` are what means are of."""
+    """Return the nonzero columns of a sparse matrix; errors name the `data` behind means."""
     matrix = matrix.tocsc()
-    own = np.flatnonzero(np.diff(matrix.indptr))
-    if own.size * matrix.shape[0] > _MOST_NUMBERS:
+    filled = np.flatnonzero(np.diff(matrix.indptr))
+    if filled.size * matrix.shape[0] > _MOST_DENSE_NUMBERS:
         why = f"the means are computed from {data[0].name!r}, which may change: " if data else ""
         instead = ". Write numbers in its place" if data else ""
         raise Declined(
-            f"{why}{own.size} sums over the same {matrix.shape[0]} records are too many to tell "
+            f"{why}{filled.size} sums over the same {matrix.shape[0]} records are too many to tell "
             f"which of them depend on each other{instead}"
         )
-    return matrix[:, own].toarray()
+    return matrix[:, filled].toarray()
 
 
 def _orthonormal(columns: np.ndarray, name: str) -> np.ndarray:
-    """Return an orthonormal basis of what some columns span."""
+    """Return an orthonormal basis of the span of columns."""
     if not np.all(np.isfinite(columns)):
         raise Declined(f"numbers in the sums or means of {name!r} are not finite")
     lengths = np.linalg.norm(columns, axis=0)

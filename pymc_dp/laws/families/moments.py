@@ -27,7 +27,7 @@ from pymc_dp.reading.model import release_mechanism
 
 
 class Multiples(NamedTuple):
-    """The entries of a release, raveled: of which group each is, and which multiples of what."""
+    """A raveled release: constant + mean * (mean of group) + variance * (variance of group)."""
 
     group: np.ndarray
     constant: np.ndarray
@@ -37,31 +37,33 @@ class Multiples(NamedTuple):
 
 @FAMILIES.register(order=30)
 class Moments(Family):
-    """Normal records: functions of the mean and variance of public groups.
+    """Functions of the means and variances of public groups of Normal records.
 
     Attributes
     ----------
-    sizes : of the groups.
-    mean, variance : of the records of each group, or one for all.
-    of : what each release is of.
+    sizes : the sizes of the groups.
+    mean, variance : the parameters of each group, or scalars.
+    multiples : for each release, its entries in terms of groups.
     """
 
     takes = (NormalRV,)
-    alone = True  # beside others sums are `Normal`, squares are not read
+    alone = True  # beside other variables, `Normal` covers sums, and squares are declined
 
     def __init__(self, sums):
         super().__init__(sums)
         rv = self.rv
         groups: dict[bytes, tuple[int, np.ndarray]] = {}
-        self.of: dict[TensorVariable, Multiples] = {}
+        self.multiples: dict[TensorVariable, Multiples] = {}
         for statistic in sums.statistics:
             support, number = statistic.support, []
             for start, end in pairwise(support.indptr):
                 records = support.indices[start:end]
-                of_none = (0, records)  # and no multiple of anything
+                of_none = (0, records)  # all multiples are zero
                 key, new = records.tobytes(), (len(groups), records)
                 number.append((groups.setdefault(key, new) if records.size else of_none)[0])
-            self.of[statistic.rv] = Multiples(np.array(number, dtype=int), *statistic.moments().T)
+            self.multiples[statistic.rv] = Multiples(
+                np.array(number, dtype=int), *statistic.moments().T
+            )
         members = np.concatenate([records for _, records in groups.values()])
         if np.unique(members).size < members.size:
             why = f"the groups of the records {rv.name!r} that are released overlap"
@@ -75,70 +77,76 @@ class Moments(Family):
         self.mean, sigma = (at_records(rv, p, first).astype("float64") for p in parameters)
         self.variance = nonnegative(sigma) ** 2
 
-    def uses(self, which: str) -> np.ndarray:
-        """Return the groups whose mean or variance entries are of, one for each of these."""
-        return np.concatenate([e.group[getattr(e, which) != 0] for e in self.of.values()])
+    def uses(self, moment: str) -> np.ndarray:
+        """Return the groups of the entries that use the mean or the variance, one for each."""
+        used = [m.group[getattr(m, moment) != 0] for m in self.multiples.values()]
+        return np.concatenate(used)
 
     def describe(self, statistic):
         """See `Family.describe`."""
-        group, _, mean, variance = self.of[statistic.rv]
-        what = " and ".join(
-            name for name, by in (("mean", mean), ("variance", variance)) if by.any()
+        group, _, mean, variance = self.multiples[statistic.rv]
+        moments = " and ".join(
+            name for name, factor in (("mean", mean), ("variance", variance)) if factor.any()
         )
-        return groups_in_words(what, self.sizes[np.unique(group)], self.rv.name)
+        return groups_in_words(moments, self.sizes[np.unique(group)], self.rv.name)
 
-    def name_of(self, which: str, release: TensorVariable | None = None) -> str:
-        """Return the name in results of the means or of the variances, all or of one release."""
-        several = sum(getattr(e, which).any() for e in self.of.values()) > 1
-        of = f"{self.rv.name}_{release.name}" if release is not None and several else self.rv.name
-        return f"{of}_{'var' if which == 'variance' else which}"
+    def name_of(self, moment: str, release: TensorVariable | None = None) -> str:
+        """Return the name in results of the means or the variances, in all releases or in one."""
+        several = sum(getattr(m, moment).any() for m in self.multiples.values()) > 1
+        prefix = self.rv.name
+        if release is not None and several:
+            prefix = f"{prefix}_{release.name}"
+        return f"{prefix}_{'var' if moment == 'variance' else moment}"
 
-    def of_groups(self, which: str, groups: np.ndarray) -> TensorVariable:
+    def of_groups(self, moment: str, groups: np.ndarray) -> TensorVariable:
         """Return the law of the means or of the variances of some groups."""
         n = self.sizes[groups]
         m, v = (p[groups] if p.type.ndim else p for p in (self.mean, self.variance))
-        return law_of_moment(which, m, v, n, shape=n.shape)
+        return law_of_moment(moment, m, v, n, shape=n.shape)
 
     def latents(self, change):
         """Keep the means and variances as latent variables."""
         kept, placed = {}, {}
-        for which, transform in (("mean", None), ("variance", LogTransform())):
-            groups = np.unique(self.uses(which))
+        for moment, transform in (("mean", None), ("variance", LogTransform())):
+            groups = np.unique(self.uses(moment))
             if groups.size:
-                latent = self.of_groups(which, groups)
-                change.added[self.name_of(which)] = latent, transform
-                kept[which] = latent, np.searchsorted(groups, np.arange(self.sizes.size))
-        for release, (group, constant, *multiples) in self.of.items():
+                latent = self.of_groups(moment, groups)
+                change.added[self.name_of(moment)] = latent, transform
+                kept[moment] = latent, np.searchsorted(groups, np.arange(self.sizes.size))
+        for release, (group, constant, *factors) in self.multiples.items():
             value = pt.constant(constant)
-            for which, factor in zip(("mean", "variance"), multiples, strict=True):
+            for moment, factor in zip(("mean", "variance"), factors, strict=True):
                 if factor.any():
-                    latent, place = kept[which]
-                    own = np.where(factor != 0, place[group], 0)
-                    value = value + factor * latent[own]
+                    latent, place = kept[moment]
+                    index = np.where(factor != 0, place[group], 0)
+                    value = value + factor * latent[index]
             placed[release] = Placed(np.arange(constant.size), value)
         return placed
 
     def marginal(self, statistic, change):
-        """Integrate the means and variances out, too."""
-        if any(((e.mean != 0) & (e.variance != 0)).any() for e in self.of.values()):
+        """Integrate the means and variances out."""
+        if any(((m.mean != 0) & (m.variance != 0)).any() for m in self.multiples.values()):
             raise Declined(
                 f"an entry is of both the mean and the variance of a group of {self.rv.name!r}: no "
                 f"closed form. Use to='statistics'"
             )
-        for which in ("mean", "variance"):
-            used = self.uses(which)
+        for moment in ("mean", "variance"):
+            used = self.uses(moment)
             if np.unique(used).size < used.size:
                 raise Declined(
-                    f"the {which} of a group of {self.rv.name!r} is released more than once: the "
+                    f"the {moment} of a group of {self.rv.name!r} is released more than once: the "
                     f"entries are dependent. Use to='statistics'"
                 )
-        group, constant, mean, variance = self.of[statistic.rv]
+        group, constant, mean, variance = self.multiples[statistic.rv]
         pieces = []
-        for which, factor in (("mean", mean), ("variance", variance)):
-            [own] = np.nonzero(factor)
-            if own.size:
-                node = self.of_groups(which, group[own]).owner
+        for moment, factor in (("mean", mean), ("variance", variance)):
+            [entries] = np.nonzero(factor)
+            if entries.size:
+                node = self.of_groups(moment, group[entries]).owner
                 law = Law(node.op, tuple(node.op.dist_params(node)))
-                name, numbers = self.name_of(which, statistic.rv), (factor[own], constant[own])
-                pieces.append(Piece(name, law, own, *numbers))
+                name, numbers = (
+                    self.name_of(moment, statistic.rv),
+                    (factor[entries], constant[entries]),
+                )
+                pieces.append(Piece(name, law, entries, *numbers))
         return pieces_release(pieces, statistic.rv, release_mechanism(statistic.rv))

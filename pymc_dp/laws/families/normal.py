@@ -1,4 +1,4 @@
-r"""Linear functions of Normal records, whatever weights they have.
+r"""Linear functions of Normal records, with any weights.
 
 Entries :math:`A x` that use no record twice are independent; those that share records are jointly
 Normal, with covariance :math:`A \operatorname{diag}(\sigma^2) A'`.
@@ -21,7 +21,7 @@ from pymc_dp.laws.sums import FAMILIES, Entries, Family, Placed
 from pymc_dp.reading.cells import at_records, cells_of, combined, places
 from pymc_dp.reading.statistic import is_shared
 
-_MOST_JOINT = 2000  # entries whose covariance matrix is made
+_MOST_JOINT_ENTRIES = 2000  # of one release, whose covariance matrix is dense
 
 
 @FAMILIES.register(order=20)
@@ -56,7 +56,7 @@ class Normal(Family):
         mean = combined(weights, mu, places(rv))
         squares = sparse.csr_array(weights.multiply(weights))
         variance = possible(rv, sigma, combined(squares, sigma**2, places(rv)))
-        # Of nothing the variance is 0, where the density has no gradient; nor has it below.
+        # An empty sum has variance 0, where the density has no gradient: use 1.
         of_sum = law(self.sums.law, mean, pt.sqrt(variance + empty))
         return Entries(of_sum, np.ones(empty.size), statistic.offset, empty)
 
@@ -82,11 +82,11 @@ class Normal(Family):
         return normal_release(change, statistic.rv, *self._joint(), shown.name, shown.public)
 
     def _joint(self) -> tuple[TensorVariable, TensorVariable]:
-        """Return the mean of the entries of the one release, and a factor of their covariance."""
+        """Return the mean and a factor of the covariance matrix of the entries of the release."""
         [statistic] = self.sums.statistics
         rv, weights, (mu, sigma) = self.rv, statistic.weights, self.sums.parameters
         entries = weights.shape[0]
-        if entries > _MOST_JOINT:
+        if entries > _MOST_JOINT_ENTRIES:
             raise Declined(
                 f"the release {statistic.rv.name!r} has {entries} entries that use the same "
                 f"records: their covariance matrix is too large"
@@ -97,8 +97,8 @@ class Normal(Family):
         spread = at_records(rv, sigma, cells.first)
         columns = []
         for c in range(cells.sizes.size):
-            own = weights[:, np.flatnonzero(cells.of == c)]
-            values, vectors = np.linalg.eigh((own @ own.T).toarray())
+            cell_weights = weights[:, np.flatnonzero(cells.of == c)]
+            values, vectors = np.linalg.eigh((cell_weights @ cell_weights.T).toarray())
             kept = values > 1e-12 * values.max(initial=0.0)
             root = pt.constant(vectors[:, kept] * np.sqrt(values[kept]))
             columns.append(root * (spread[c] if spread.type.ndim else spread))

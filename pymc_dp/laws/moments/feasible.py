@@ -25,23 +25,23 @@ from pymc_dp.mechanisms.release import FeasibleMoments, law_is_feasible
 
 
 def moment_noises(components, mechanism, value, stacked: bool):
-    """Return (Laplace rate, Gaussian precision, value) of each released moment, "mean", "variance".
+    """Return (Laplace rate, Gaussian precision, value) by released moment, "mean" or "variance".
 
-    The value and the noise are those of the moment itself, its factor and constant taken out.
+    The value and the noise are rescaled to the moment itself, without its factor and constant.
     """
     noises = {}
     for j, component in enumerate(components):
-        which = "mean" if component.mean else "variance"
+        moment = "mean" if component.mean else "variance"
         factor = component.mean or component.variance
         [noise] = mechanism.parameters
         scale = as_float(entry(noise, j, len(components)) if stacked else noise) / abs(factor)
         z = ((value[j] if stacked else value) - component.constant) / factor
-        noises[which] = (*mechanism.with_parameters(scale).rates, z)
+        noises[moment] = (*mechanism.with_parameters(scale).rates, z)
     return noises
 
 
 def of_both(noises) -> tuple:
-    """Return what `moment_noises` has of the mean and of the variance, zeros of what is missing."""
+    """Return the values of `moment_noises` for mean and variance, zeros where one is missing."""
     none = (pt.constant(0.0),) * 3
     return *noises.get("mean", none), *noises.get("variance", none)
 

@@ -1,19 +1,20 @@
 r"""Latents of the sums over rows, and the coordinates in which a sampler moves them.
 
-The sums are a function s of latents :math:`\zeta`, which are near standard Normal whatever the
-parameters are. Where the noise is large against the spread of the sums, parameters and latents are
-nearly independent given the release. Where it is small the release fixes s, and the latents follow
-the parameters in all directions, which NUTS can hardly follow. Both have the same remedy: with the
-release linearised, :math:`z \approx s(\hat\zeta) + J(\zeta - \hat\zeta) + \text{noise}`, the
-latents given parameters and release are :math:`N(V b, V)` with
+The sums are a function s of latents :math:`\zeta`, which are nearly standard Normal for all
+parameters. Where the noise is large against the spread of the sums, parameters and latents are
+nearly independent given the release. Where it is small the release determines s, and the latents
+are tied to the parameters, a posterior that NUTS explores slowly. One change of coordinates serves
+both. With the release linearised,
+:math:`z \approx s(\hat\zeta) + J(\zeta - \hat\zeta) + \text{noise}`, the latents given parameters
+and release are :math:`N(V b, V)` with
 
 .. math::
 
     V = (I + J'W^{-1}J)^{-1}, \qquad b = J'W^{-1}(z - s(\hat\zeta) + J\hat\zeta),
 
-W the variances of the noise, and :math:`u = V^{-1/2}(\zeta - V b)` is nearly standard Normal given
-the parameters, at every scale of the noise. It is a change of coordinates: the posterior stays
-exact where the approximation is poor.
+where W are the variances of the noise. Then :math:`u = V^{-1/2}(\zeta - V b)` is nearly standard
+Normal given the parameters, at every scale of the noise. The posterior stays exact where the
+approximation is poor.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.laws.mean_variance import noise_variance
 from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
 
-_MOST_PRECISE = 1e10  # of the release against the latents: beyond, the Cholesky factor would fail
+# Precision of a release relative to that of the latents: beyond, the Cholesky factor fails.
+_MOST_RELATIVE_PRECISION = 1e10
 
 
 class RowLatentsRV(SymbolicRandomVariable):
     r"""Independent latents: standard Normal ones, then standardised logarithms of Gamma variables.
 
     The latter are :math:`\sqrt{\alpha}\,\log(g/\alpha)` with :math:`g \sim \mathrm{Gamma}(\alpha,
-    1)`: near standard Normal too, for every shape. A leading axis is of independent blocks. Inputs
-    are the rng, and b and the Cholesky factor of V's inverse, on which the law does not depend:
-    `Whitened` uses them.
+    1)`: nearly standard Normal, too, for every shape. A leading axis holds independent blocks.
+    Inputs are the rng, b and the Cholesky factor of the inverse of V. The law does not depend on
+    the latter two: they are inputs of the transform `Whitened`.
     """
 
     _print_name = ("RowLatents", "\\operatorname{RowLatents}")
@@ -49,7 +51,7 @@ class RowLatentsRV(SymbolicRandomVariable):
 
 
 class Whitened(Transform):
-    """The latents, standardised by what the release says of them."""
+    """The latents, standardised by their approximate law given the release."""
 
     name = "whitened"
     ndim_supp = 1
@@ -95,7 +97,10 @@ class Linearised:
 def observed_noise(
     model: pm.Model, rv: TensorVariable, mechanism: Mechanism
 ) -> tuple[TensorVariable, TensorVariable] | None:
-    """Return the published values of a release, and the variances of noise with a density."""
+    """Return the published values of a release and the variances of its noise.
+
+    None without published values, or under noise that is not Laplace or Gaussian.
+    """
     if rv not in model.observed_RVs or not has_continuous_rates(mechanism):
         return None
     value = model.rvs_to_values[rv].astype("float64")
@@ -106,32 +111,32 @@ def observed_noise(
 def row_latents(
     size: int, alpha: np.ndarray | None = None, releases: Sequence[Linearised] = ()
 ) -> tuple[TensorVariable, Transform | None]:
-    """Return latents and the transform to the coordinates that suit the releases.
+    """Return latents, and their transform to nearly independent coordinates given the releases.
 
     Parameters
     ----------
     size : int
         Number of latents, of each block.
     alpha : vector, optional
-        Shapes of the Gamma variables of the last ones; a matrix with a row for each block.
+        Shapes of the Gamma variables of the last latents; a matrix with a row for each block.
     releases : sequence of Linearised
-        None of them: the latents are sampled as they are. Of blocks, with a leading axis.
+        Without any, the latents are not transformed. With blocks, all have a leading axis.
     """
     alpha = np.zeros(0) if alpha is None else alpha
     *batch, count = alpha.shape
     b, precision = pt.zeros((*batch, size)), pt.eye(size) + pt.zeros((*batch, 1, 1))
     for release in releases:
         spread = (release.jacobian**2).sum(axis=-1)
-        weight = 1.0 / pt.maximum(release.variance, spread / _MOST_PRECISE)
+        weight = 1.0 / pt.maximum(release.variance, spread / _MOST_RELATIVE_PRECISION)
         turned = pt.matrix_transpose(release.jacobian)
         b += pt.matvec(turned, weight * release.target)
         precision += (turned * weight[..., None, :]) @ release.jacobian
     inputs = [pt.random.shared_rng(seed=None), b, pt.linalg.cholesky(precision)]
-    rng, *others = dummies = [v.type() for v in inputs]
+    rng, *whitening = dummies = [v.type() for v in inputs]
     rng, normal = pt.random.normal(size=(*batch, size - count), rng=rng, return_next_rng=True)
     rng, gamma = pt.random.gamma(alpha, scale=1.0, rng=rng, return_next_rng=True)
     log = np.sqrt(alpha) * pt.log(gamma / alpha)
-    unused = sum(pt.zeros_like(v).sum() for v in others)  # inputs have to be used
+    unused = sum(pt.zeros_like(v).sum() for v in whitening)  # an op has to use all of its inputs
     op = RowLatentsRV(
         dummies,
         [rng, pt.concatenate([normal, log], axis=-1) + unused],

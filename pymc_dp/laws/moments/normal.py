@@ -24,10 +24,10 @@ from pymc_dp.reading.model import release_mechanism
 class NormalStatistics(Integrated):
     r"""Jointly Normal statistics :math:`s = m + F e`, raveled; parameters are m, F and perhaps w.
 
-    Given the variances of the noise, :math:`z \sim N(m, FF' + \mathrm{diag}(w))`. Gaussian noise
-    has known ones; those of Laplace noise are variables of the model,
-    :math:`w_j \sim \mathrm{Exp}(1/(2 b_j^2))`. Draws are made with fresh noise of the mechanism.
-    In results the statistics are without the factors and constants in `public`.
+    Given the variances w of the noise, :math:`z \sim N(m, FF' + \mathrm{diag}(w))`. Gaussian noise
+    has known variances; those of Laplace noise are variables of the model,
+    :math:`w_j \sim \mathrm{Exp}(1/(2 b_j^2))`. Prior predictive draws have fresh noise of the
+    mechanism. Results show the statistics without the factors and constants in `public`.
     """
 
     shape: tuple[int, ...]
@@ -54,12 +54,12 @@ class NormalStatistics(Integrated):
         return {"jointly Normal": entries}
 
     def noise_variances(self, mechanism, *variances):
-        """Return the variances of the noise, those of the model if it has any."""
+        """Return the variances of the noise: variables of the model, or those of the mechanism."""
         if variances:
             return variances[0]
         return pt.broadcast_to(1.0 / mechanism.rates[1], self.shape).ravel()
 
-    def support_point(self, rv, mean, *others):
+    def support_point(self, rv, mean, *parameters):
         """See `Integrated.support_point`."""
         return mean.reshape(self.shape)
 
@@ -78,14 +78,15 @@ class NormalStatistics(Integrated):
 def conditional(z, mean, factor, variances, normal) -> np.ndarray:
     r"""Draw jointly Normal statistics given their release, from standard Normal numbers.
 
-    A draw of statistics and release, (s_0, z_0), is moved to the release that was published:
+    A draw of statistics and release, (s_0, z_0), is shifted to the published release z:
     :math:`s_0 + FF'(FF' + \mathrm{diag}(w))^{-1}(z - z_0)` (Matheron's rule).
     """
     columns = factor.shape[1]
-    own = mean + factor @ normal[:columns]
-    gap = z - own - np.sqrt(variances) * normal[columns:]
+    statistics = mean + factor @ normal[:columns]
+    gap = z - statistics - np.sqrt(variances) * normal[columns:]
     covariance = factor @ factor.T
-    return own + covariance @ linalg.solve(covariance + np.diag(variances), gap, assume_a="pos")
+    total = covariance + np.diag(variances)
+    return statistics + covariance @ linalg.solve(total, gap, assume_a="pos")
 
 
 def normal_release(

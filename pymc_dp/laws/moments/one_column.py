@@ -35,7 +35,7 @@ from pymc_dp.reading.propriety import check_proper
 @LAWS.register(Phase.SPECIFIC, Takes((NormalRV,), single=True))
 @dataclass(frozen=True)
 class OneColumn(SumLaw):
-    """Identically distributed Normal records: functions of their sample mean and variance."""
+    """Functions of the sample mean and variance of identically distributed Normal records."""
 
     reading: Reading
     column: NormalColumn
@@ -60,21 +60,23 @@ class OneColumn(SumLaw):
 
     def describe(self, release):
         """See `SumLaw.describe`."""
-        [found] = [r for r in self.column.releases if r.rv is release]
+        [row_release] = [r for r in self.column.releases if r.rv is release]
         try:
-            return ", ".join(_describe(c, self.column.name) for c in found.mean_and_variance())
+            return ", ".join(
+                _describe(c, self.column.name) for c in row_release.mean_and_variance()
+            )
         except Declined:
             return f"a function of the mean and variance of {self.column.name}"
 
-    def law_of(self, which: str) -> TensorVariable:
+    def law_of(self, moment: str) -> TensorVariable:
         """Law of the sample "mean", or of the sample "variance" (ddof=1)."""
         column = self.column
-        if which == "variance" and column.n < 2:
+        if moment == "variance" and column.n < 2:
             raise ValueError(
                 f"a variance needs n >= 2 records; {column.name!r} has {column.n}. Release the "
                 f"mean only, or sample with rung='records'"
             )
-        return law_of_moment(which, column.mean, column.variance, column.n)
+        return law_of_moment(moment, column.mean, column.variance, column.n)
 
     def latents(self):
         """Keep the sample mean and variance as latent variables."""
@@ -126,7 +128,7 @@ class OneColumn(SumLaw):
         return draw_moments(self.names, moments, column.n, column.bounds, posterior, rng)
 
     def integrated(self):
-        """Integrate the sample mean and variance out, too."""
+        """Integrate the sample mean and variance out."""
         column = self.column
         for release in column.releases:
             if release.rv.type.ndim > 1:
@@ -136,16 +138,16 @@ class OneColumn(SumLaw):
                 )
             for component in _linear(release):
                 if bool(component.mean) == bool(component.variance):
-                    what = "both the mean and the variance" if component.mean else "neither"
+                    used = "both the mean and the variance" if component.mean else "neither"
                     raise Declined(
-                        f"an entry of the release {release.name!r} depends on {what} of the "
+                        f"an entry of the release {release.name!r} depends on {used} of the "
                         f"records {column.name!r}: no closed form. Use to='statistics'"
                     )
-        for which in ("mean", "variance"):
-            users = [r for r in column.releases for c in _linear(r) if getattr(c, which)]
+        for moment in ("mean", "variance"):
+            users = [r for r in column.releases for c in _linear(r) if getattr(c, moment)]
             if len(users) > 1:
                 raise Declined(
-                    f"the {which} of the records {column.name!r} is released more than once (in "
+                    f"the {moment} of the records {column.name!r} is released more than once (in "
                     f"{', '.join(repr(r.name) for r in users)}): the releases are dependent and "
                     f"have no closed form. Use to='statistics'"
                 )
@@ -195,9 +197,9 @@ class OneColumn(SumLaw):
         return change
 
 
-def law_of_moment(which: str, mean, variance, n, **shape: Any) -> TensorVariable:
-    """Law of the sample "mean" or "variance" of n Normal records of a mean and a variance."""
-    if which == "mean":
+def law_of_moment(moment: str, mean, variance, n, **shape: Any) -> TensorVariable:
+    """Law of the sample "mean" or "variance" of n Normal records with these parameters."""
+    if moment == "mean":
         return pm.Normal.dist(mean, pt.sqrt(variance / n), **shape)
     return pm.Gamma.dist((n - 1) / 2, (n - 1) / (2 * variance), **shape)
 
@@ -216,7 +218,7 @@ def _statistic(release: RowRelease, mean, variance) -> TensorVariable:
     """Write a released statistic in terms of the sample mean and variance."""
     try:
         parts = [c.expression(mean, variance) for c in release.mean_and_variance()]
-    except Declined:  # another function of both
+    except Declined:  # not linear in mean and variance
         scatter = ((release.n - 1) * variance).reshape((1, 1))
         return release.expression(mean.reshape((1,)), None, scatter)
     statistic = pt.stack(parts) if release.rv.type.ndim else parts[0]
@@ -225,8 +227,8 @@ def _statistic(release: RowRelease, mean, variance) -> TensorVariable:
 
 def _describe(c: LinearStatistic, name: str) -> str:
     terms = [
-        in_words(factor, f"{what} of {name}")
-        for factor, what in ((c.mean, "mean"), (c.variance, "variance"))
+        in_words(factor, f"{moment} of {name}")
+        for factor, moment in ((c.mean, "mean"), (c.variance, "variance"))
         if factor
     ]
     if c.constant or not terms:
@@ -283,8 +285,8 @@ def _last_two_inputs(*inputs):
 def _cut_priors(model: pm.Model, group: NormalColumn):
     """Cut the priors of the law's mean m and variance v to the feasible region.
 
-    The first of them gets its range, the second its range given the first: an interval
-    transform for each, so that NUTS meets no wall.
+    The first variable is cut to its range, the second to its range given the first. Each has an
+    interval transform, so that the density has no edge for NUTS to cross.
     """
     assert group.bounds is not None
     lower, upper = group.bounds
@@ -321,7 +323,7 @@ def _cut_priors(model: pm.Model, group: NormalColumn):
 
 
 def _intersect(model: pm.Model, rv: TensorVariable, low, high):
-    """Intersect a range with the support of a prior, as its transform states it."""
+    """Intersect a range with the support of a prior, which its transform tells."""
     if not isinstance(rv.owner.op, RandomVariable) or rv.type.ndim:
         raise Declined(
             f"the prior of {rv.name!r} cannot be cut to the feasible region: it must be a scalar "

@@ -23,10 +23,10 @@ from scipy import optimize
 
 from pymc_dp.mechanisms.arguments import as_float
 
-# What E x^4 differs by from the fourth power of E x, relatively, about 6 var(x) / (E x)^2: below,
-# rounding leaves its fourth central moment less than three digits.
+# The relative difference of E x^4 and (E x)^4, about 6 var(x) / (E x)^2. Below this, rounding
+# leaves less than three digits of the fourth central moment.
 _LEAST_SPREAD = 2e-6
-_FARTHEST = 30.0  # logarithm of what a spread may be of the one that a search starts from
+_FARTHEST = 30.0  # bound on |log(spread / spread at the start of a search)|
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class RowSums:
 class ExactLatents:
     """The latents of jointly Normal rows: e, the entries of A below its diagonal, and those on it.
 
-    The latter are standardised logarithms of Gamma variables, see `row_latents`. Of n rows A has
-    n - 1 columns at most: those of further ones are not used. Of several groups of rows all that
-    is computed here has a leading axis.
+    The diagonal is given by standardised logarithms of Gamma variables, see `row_latents`. A has at
+    most n - 1 columns: the latents of further columns are not used. With several groups of rows,
+    all results have a leading axis.
 
     Attributes
     ----------
@@ -87,14 +87,14 @@ class ExactLatents:
 
     @property
     def _freedom(self) -> np.ndarray:
-        """Degrees of freedom of the squared diagonal of A, none where a column is not used."""
+        """Degrees of freedom of the squared diagonal of A; at most 0 where a column is not used."""
         return np.asarray(self.n)[..., None] - 1.0 - np.arange(self.width)
 
     def sums(self, mean, root, z) -> RowSums:
-        """Return the sums at latents z."""
+        """Return the sums for latents z."""
         e, below, log = self.split(z)
         diagonal = np.sqrt(2 * self.alpha) * pt.exp(log / (2 * np.sqrt(self.alpha)))
-        # The entries of A, put into a matrix by a matrix.
+        # The entries of A are put in place by a product with a 0-1 matrix.
         w, (i, j) = self.width, self.below
         put = np.eye(w * w)[np.concatenate([i, np.arange(w)]) * w + [*j, *range(w)]]
         lower = pt.concatenate([below, diagonal], axis=-1) @ put
@@ -121,7 +121,7 @@ class ExactLatents:
         return pt.concatenate([center, pt.switch(used, entries, 0.0)], axis=-1)
 
     def tangent(self, mean: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return a `RowLaw`'s mean and factor: linear in the latents, at a sample as expected.
+        """Return mean and factor of a `RowLaw`: the sums, linearised in the latents at a sample.
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ class ExactLatents:
         w, n = self.width, int(self.n)
         root = factor / np.sqrt(n)
         # Latent (i, j) of A moves column j of the factor by column i of the root.
-        i, j = (np.concatenate([own, np.arange(w)]) for own in self.below)
+        i, j = (np.concatenate([indices, np.arange(w)]) for indices in self.below)
         moved = root[:, i] * np.where(i == j, np.sqrt(0.5), 1.0)
         kept = factor[:, j] * (j < n - 1)
         a, b = np.triu_indices(w)
@@ -161,17 +161,18 @@ def nearest_sample(
     start: tuple[np.ndarray, np.ndarray],
     root: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and factor of the scatter of n rows whose sums are near to released ones.
+    """Return mean and factor of the scatter of n rows whose sums are close to the released sums.
 
     Parameters
     ----------
     matrix, z, sd
-        The sums, in the order of `column_products`, times `matrix` are z but for noise of sd.
+        ``z = matrix @ sums`` plus noise of standard deviation sd; sums as in `column_products`.
     start : pair of arrays
-        Mean and Cholesky factor to start from, which stand where the releases leave them open.
+        Mean and Cholesky factor to start from, and to keep where the releases do not determine
+        them.
     root
-        Of the covariance matrix that the rows have, where it is known about: the sample is then the
-        most probable one.
+        Cholesky factor of the covariance matrix of the rows, if known roughly: the most probable
+        sample is then returned.
     """
     start_mean, start_factor = start
     w = len(start_mean)
@@ -186,8 +187,8 @@ def nearest_sample(
     scale = 1e3 * np.concatenate([unit, np.where(diagonal, 1.0, unit[rows] * np.sqrt(n))])
     if root is not None:
         moved = np.tril(np.cumsum(root[:, ::-1] ** 2, axis=1)[:, ::-1] - 0.5 * root**2)
-        own = np.where(diagonal, 0.5 / freedom[columns], moved[rows, columns])
-        scale[w:] = np.sqrt(np.maximum(own, 1e-300))
+        variances = np.where(diagonal, 0.5 / freedom[columns], moved[rows, columns])
+        scale[w:] = np.sqrt(np.maximum(variances, 1e-300))
 
     def coordinates(mean, factor):
         entries = factor[rows, columns]
@@ -202,15 +203,15 @@ def nearest_sample(
         return c[:w], factor
 
     def around(mean):
-        """Return the map from the sums of deviations from a point, to be added to its own."""
-        found = np.eye(w + a.size)
-        found[pair, a] += mean[b]
-        found[pair, b] += mean[a]
-        return found
+        """Return T: the sums are those at the mean plus T times the sums of deviations from it."""
+        transfer = np.eye(w + a.size)
+        transfer[pair, a] += mean[b]
+        transfer[pair, b] += mean[a]
+        return transfer
 
     def residual(c):
-        own = (matrix @ sample_sums(*sample(c), n) - z) / sd
-        return np.concatenate([own, (c - first) / scale])
+        misfit = (matrix @ sample_sums(*sample(c), n) - z) / sd
+        return np.concatenate([misfit, (c - first) / scale])
 
     def jacobian(c):
         mean, factor = sample(c)
@@ -220,28 +221,28 @@ def nearest_sample(
         moved *= columns < n - 1
         location = n * around(mean)[w:, :w]
         top = np.hstack([n * np.eye(w), np.zeros((w, rows.size))])
-        own = matrix @ np.vstack([top, np.hstack([location, moved * speed])])
-        return np.vstack([own / sd[:, None], np.diag(1.0 / scale)])
+        slopes = matrix @ np.vstack([top, np.hstack([location, moved * speed])])
+        return np.vstack([slopes / sd[:, None], np.diag(1.0 / scale)])
 
     def polished(begin):
-        found = optimize.least_squares(
+        solution = optimize.least_squares(
             residual, begin, jacobian, method="lm", x_scale="jac", ftol=1e-2, max_nfev=30
         )
-        return sample(found.x)
+        return sample(solution.x)
 
     if root is not None:
         begins = [first, coordinates(*start)]
         return polished(min(begins, key=lambda c: float(np.sum(residual(c) ** 2))))
-    # The sums of deviations from any point are linear in the releases: the search has only to
-    # polish what they say. From near by they do not cancel.
+    # The sums of deviations from a point are linear in the releases: solve for them, from a point
+    # close by, where they do not cancel. The search only polishes the solution.
     size = n * np.concatenate([unit, unit[a] * unit[b]])
     mean, factor = start
     for _ in range(3):
         weighted = (matrix @ around(mean)) * size / sd[:, None]
-        left = (z - matrix @ sample_sums(mean, factor, n)) / sd
-        if np.all(np.abs(left) < 1e-6):
+        remainder = (z - matrix @ sample_sums(mean, factor, n)) / sd
+        if np.all(np.abs(remainder) < 1e-6):
             break
-        move = size * np.linalg.lstsq(weighted, left)[0]
+        move = size * np.linalg.lstsq(weighted, remainder)[0]
         shift, used = move[:w] / n, factor[:, : n - 1]
         scatter = used @ used.T
         scatter[a, b] += move[w:]
@@ -255,7 +256,7 @@ def nearest_sample(
 
 
 def _near_factor(scatter: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """Return the Cholesky factor of a scatter, or of one near it where noise left none of rows."""
+    """Return the Cholesky factor of a scatter, or of a positive definite matrix near it."""
     scale = np.sqrt(np.abs(np.diag(scatter)))
     scale = np.where(scale > 0.0, scale, unit)
     values, vectors = np.linalg.eigh(scatter / np.outer(scale, scale), UPLO="U")
@@ -288,13 +289,13 @@ def normal_sums(mean, root, n: int, width: int, z) -> RowSums:
 
 @dataclass(frozen=True)
 class RowLaw:
-    """Normal law of the sums of columns and of products of two columns, for one row.
+    """Normal law of the columns of a row and of the products of two of its columns.
 
     Attributes
     ----------
     products : the monomials: (j,) and (i, j) with i <= j.
-    mean : their means.
-    factor : a matrix F with FF' their covariance.
+    mean : the means of the monomials.
+    factor : a matrix F; FF' is the covariance matrix of the monomials.
     """
 
     products: list[tuple[int, ...]]
@@ -318,10 +319,10 @@ def matrix_of(polynomials, products) -> tuple[Any, Any]:
         for monomial, coefficient in polynomial.items():
             row[order[monomial]] = coefficient
     if any(isinstance(c, Variable) for c in table.flat):
-        found = pt.stack([pt.stack([as_float(pt.as_tensor(c)) for c in row]) for row in table])
+        matrix = pt.stack([pt.stack([as_float(pt.as_tensor(c)) for c in row]) for row in table])
     else:
-        found = table.astype("float64")
-    return found[:, 1:], found[:, 0]
+        matrix = table.astype("float64")
+    return matrix[:, 1:], matrix[:, 0]
 
 
 def column_products(width: int) -> list[tuple[int, ...]]:
@@ -344,8 +345,7 @@ def normal_law(mean, root, width: int) -> RowLaw:
     r"""Return the law of the products of jointly Normal columns, :math:`r = m + L e`.
 
     :math:`r_i r_j - E\, r_i r_j = m_i (Le)_j + m_j (Le)_i + \sum_{a \le b} (L_{ia} L_{jb} +
-    L_{ib} L_{ja}) (e_a e_b - \delta_{ab}) / (1 + \delta_{ab})`, of which all terms are
-    uncorrelated.
+    L_{ib} L_{ja}) (e_a e_b - \delta_{ab}) / (1 + \delta_{ab})`: all terms are uncorrelated.
     """
     i, j = np.triu_indices(width)
     a, b = np.triu_indices(width)

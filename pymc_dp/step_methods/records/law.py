@@ -18,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.shapes import lengths
 from pymc_dp.graphs.values import nearest_rvs
-from pymc_dp.laws.transport import has_atoms, is_continuous
+from pymc_dp.laws.continuity import has_atoms, is_continuous
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.sums import Additive, additive
 from pymc_dp.step_methods.base import in_a_row
