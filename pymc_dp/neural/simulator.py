@@ -31,7 +31,7 @@ from pymc_dp.graphs.draws import compile_draws, python_is_meant
 from pymc_dp.graphs.questions import is_random, known_shape, known_value, nearest_rvs
 from pymc_dp.mechanisms.base import Mechanism, check_attainable
 from pymc_dp.neural.noise import Channel, check_statistic, spans
-from pymc_dp.observation import check_noise_shape
+from pymc_dp.observation_checks import check_noise_shape
 from pymc_dp.reading.model import (
     as_model,
     check_values,

@@ -1,0 +1,277 @@
+"""Latent Normal variables, and how each of them acts on the data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import EllipsisType
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.distributions.multivariate import MvNormalRV
+from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pymc.logprob.transforms import Transform
+from pytensor.gradient import pushforward
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar import basic as ps
+from pytensor.tensor.basic import Join
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.declined import once
+from pymc_dp.graphs.questions import keeps_values, known_shape, lengths, nearest_rvs
+from pymc_dp.reading.model import Reading, is_tagged
+from pymc_dp.routes.latent_normal import latent_normal, latent_vector
+from pymc_dp.routes.latent_walk import (
+    cumulated,
+    innovations,
+    latent_walk,
+    of_differences,
+    of_scaled,
+)
+
+_LONGEST = 150  # vector whose precision is factorised for every gradient, 2 ms then
+
+
+@dataclass(frozen=True, eq=False)
+class Latent(ABC):
+    r"""A latent Normal variable, and how it acts on the data.
+
+    Attributes
+    ----------
+    rv : the variable.
+    a : A as an expression of the model.
+    others : the other expressions, as a subclass has them.
+    is_theta : whether the variable is theta itself.
+    """
+
+    rv: TensorVariable
+    a: TensorVariable
+    others: tuple[TensorVariable, ...]
+    is_theta: bool
+    is_joint = False  # whether the entries depend on each other
+
+    def replaced(self, given: dict[TensorVariable, TensorVariable]) -> Latent:
+        """Return it with others in place of some variables of its expressions."""
+        a, *others = graph_replace([self.a, *self.others], given, strict=False)
+        return replace(self, a=a, others=tuple(others))
+
+    @property
+    @abstractmethod
+    def variance(self) -> TensorVariable:
+        """That of theta before the data, of each entry."""
+
+    @abstractmethod
+    def at(self, theta: TensorVariable) -> TensorVariable:
+        """Return the variable for a value of theta."""
+
+    def given(self, h, k) -> TensorVariable:
+        """Return the mean of theta given the data, in parabolas."""
+        rv, transform = replace(self, is_theta=True).coordinates(h, k)
+        return transform.backward(pt.zeros(lengths(rv)), *rv.owner.inputs)
+
+    @abstractmethod
+    def coordinates(self, h, k) -> tuple[TensorVariable, Transform]:
+        """Return the variable anew, and its coordinates."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether its spread is."""
+        return bool(nearest_rvs([self.others[-1]]))
+
+
+class Entries(Latent):
+    """Independent ones; `others` are m, s and B."""
+
+    @property
+    def variance(self):
+        """See `Latent.variance`."""
+        return self.others[-1] ** 2
+
+    def at(self, theta):
+        """See `Latent.at`."""
+        mean, sd, b = self.others
+        return theta if self.is_theta else mean + sd * (theta - self.a) / b
+
+    def coordinates(self, h, k):
+        """See `Latent.coordinates`."""
+        mean, sd, b = self.others
+        return latent_normal(mean, sd, self.a, b, h, k)
+
+    def given(self, h, k):
+        """See `Latent.given`."""
+        return self.a + self.variance * (k - h * self.a) / (1.0 + h * self.variance)
+
+
+class Vector(Latent):
+    """A vector; `others` is the matrix B."""
+
+    is_joint = True
+
+    @property
+    def variance(self):
+        """See `Latent.variance`."""
+        return (self.others[0] ** 2).sum(axis=-1)
+
+    def at(self, theta):
+        """See `Latent.at`."""
+        return theta
+
+    def coordinates(self, h, k):
+        """See `Latent.coordinates`."""
+        return latent_vector(self.a, *self.others, h, k)
+
+
+class Walk(Latent):
+    """A series, or its innovations; `others` are m, s and the bands of W."""
+
+    is_joint = True
+    is_free = True  # even where it is not: neighbours depend on each other
+
+    @property
+    def variance(self):
+        """See `Latent.variance`: as if nothing was forgotten."""
+        return pt.cumsum(self.others[2] ** -2.0)
+
+    def at(self, theta):
+        """See `Latent.at`."""
+        mean, sd, *bands = self.others
+        return theta if self.is_theta else mean + sd * innovations(bands, theta - self.a)
+
+    def coordinates(self, h, k):
+        """See `Latent.coordinates`."""
+        mean, sd, *bands = self.others
+        return latent_walk(mean, sd, self.a, bands, h, k, is_theta=self.is_theta)
+
+
+@once
+def latents(reading: Reading) -> list[Latent]:
+    """Return the Normal variables whose effect on the data has a spread that is free."""
+    model = reading.model
+    clients: dict[TensorVariable, list] = {}
+    for variable in ancestors([*model.basic_RVs, *model.potentials]):
+        for given in dict.fromkeys(variable.owner.inputs if variable.owner else ()):
+            clients.setdefault(given, []).append(variable.owner)
+    found = []
+    for rv in model.free_RVs:
+        if (
+            model.rvs_to_transforms[rv] is None
+            and rv.dtype == "float64"
+            and not is_tagged(rv)
+            and None not in known_shape(rv)
+        ):
+            latent = _latent(rv, clients)
+            if latent is not None and latent.is_free:
+                found.append(latent)
+    return found
+
+
+def _latent(rv: TensorVariable, clients) -> Latent | None:
+    match rv.owner.op:
+        case NormalRV():
+            mean, sd = rv.owner.op.dist_params(rv.owner)
+            theta, sums, own = _affine(rv, clients)
+            zero = pt.zeros(lengths(rv))
+            mean, sd = zero + mean, zero + sd
+            [a] = graph_replace([theta[own]], {rv: mean}, strict=False)
+            if sums:
+                return Walk(rv, a, (mean, sd, *_bands_of_sums(rv, sd, theta, sums, own)), False)
+            [b] = graph_replace([pushforward(theta, rv, sd)[own]], {rv: zero}, strict=False)
+            if (times := _times_when_looked_up(theta, clients)) is not None:
+                return Entries(rv, times * a, (mean, sd, times * b), False)
+            return Entries(rv, a, (mean, sd, b), theta is rv)
+        case MvNormalRV() if rv.type.ndim == 1 and lengths(rv)[0] <= _LONGEST:
+            mean, covariance = rv.owner.op.dist_params(rv.owner)
+            return Vector(rv, mean, (pt.linalg.cholesky(covariance),), True)
+        case RandomWalkRV() if rv.type.ndim == 1 and lengths(rv)[0] > 1:
+            first, steps = (part.owner for part in rv.owner.inputs[:2])
+            if isinstance(first.op, NormalRV) and isinstance(steps.op, NormalRV):
+                [n] = lengths(rv)
+                of_first, of_step = (part.op.dist_params(part) for part in (first, steps))
+                mean, sd = _one_then_others(of_first, of_step, 1, n)
+                bands = of_differences([1.0 / sd])
+                return Walk(rv, pt.cumsum(mean), (mean, sd, *bands), True)
+        case AutoRegressiveRV(ar_order=p, constant_term=constant) if rv.type.ndim == 1:
+            rho, sigma, first = rv.owner.inputs[:3]
+            if isinstance(first.owner.op, NormalRV):
+                [n] = lengths(rv)
+                (m0, s0), m = first.owner.op.dist_params(first.owner), rho[0] if constant else 0.0
+                mean, sd = _one_then_others((m0, s0), (m, sigma), p, n)
+                later = np.arange(n) >= p
+                lags = [-rho[constant + i] * later / sd for i in range(p)]
+                bands = [1.0 / sd, *lags]
+                return Walk(rv, cumulated(bands, mean / sd), (mean, sd, *bands), True)
+    return None
+
+
+def _one_then_others(first, others, p: int, n: int) -> list[TensorVariable]:
+    """Return parameters of n entries, the first p of which have their own."""
+    sizes = (p,), (n - p,)
+    pairs = zip(first, others, strict=True)
+    return [pt.concatenate(list(map(pt.broadcast_to, pair, sizes))) for pair in pairs]
+
+
+def _affine(rv: TensorVariable, clients) -> tuple[TensorVariable, list, slice | EllipsisType]:
+    """Return the last variable of which each entry is a multiple of one entry, and something added.
+
+    Of a vector there may be running sums on the way: what is summed, its own place there, and the
+    sums. Other entries may have been put beside its own, whose place is the last that is returned.
+    """
+    now: TensorVariable = rv
+    sums: list[tuple] = []
+    own: slice | EllipsisType = ...
+    while len(clients.get(now, ())) == 1 and clients[now][0].inputs.count(now) == 1:
+        [node] = clients[now]
+        place = node.inputs.index(now)
+        scalar = node.op.scalar_op if isinstance(node.op, Elemwise) else None
+        linear = isinstance(scalar, ps.Add | ps.Sub | ps.Neg | ps.Mul)
+        linear |= not place and (isinstance(scalar, ps.TrueDiv) or keeps_values(node.op, now))
+        is_sum = isinstance(node.op, CumOp) and node.op.mode == "add" and rv.type.ndim == 1
+        if isinstance(node.op, Join) and rv.type.ndim == 1:
+            if any(None in known_shape(x) for x in node.inputs):
+                break
+            at = sum(lengths(x)[0] for x in node.inputs[:place])
+            at += own.start if isinstance(own, slice) else 0
+            own = slice(at, at + lengths(rv)[0])
+        elif not is_sum and (not linear or known_shape(node.out) != known_shape(now)):
+            break
+        if is_sum:
+            sums.append((now, own, node.out))
+        now = node.out
+    return now, sums, own
+
+
+def _times_when_looked_up(theta: TensorVariable, clients) -> TensorVariable | None:
+    """Return the number that multiplies entries behind an index, as in s * theta[group]."""
+    [node, *more] = clients.get(theta, [None])
+    if more or node is None or not isinstance(node.op, AdvancedSubtensor):
+        return None
+    [product, *more] = clients.get(node.out, [None])
+    scalar = getattr(getattr(product, "op", None), "scalar_op", None)
+    if more or not isinstance(scalar, ps.Mul) or product.inputs.count(node.out) != 1:
+        return None
+    others = [x for x in product.inputs if x is not node.out]
+    return pt.prod([x.reshape(()) for x in others]) if _are_numbers(others) else None
+
+
+def _are_numbers(variables: Sequence[TensorVariable]) -> bool:
+    return all(all(x.type.broadcastable) for x in variables)
+
+
+def _bands_of_sums(rv: TensorVariable, sd, theta, sums, own) -> list[TensorVariable]:
+    """Return W of what is summed."""
+    bands, begin = [1.0 / sd], rv
+    for end, here, summed in [*sums, (theta, own, None)]:
+        if end is not begin:
+            zero = pt.zeros(lengths(begin))
+            slope = pushforward(end, begin, zero + 1.0)
+            [slope] = graph_replace([slope[here]], {begin: zero}, strict=False)
+            bands = of_scaled(bands, 1.0 / slope)
+        if summed is not None:
+            bands, begin = of_differences(bands), summed
+    return bands
