@@ -302,7 +302,7 @@ def _interval_ends(name: str, bounds, width: int) -> tuple[np.ndarray, np.ndarra
 
 def _held(name: str, observed) -> Held:
     try:
-        own = held(observed)
+        published = held(observed)
     except TypeError:
         raise TypeError(
             f"{name!r}: observed must be a number, an array or a pm.Data; got {observed!r}. What "
@@ -310,7 +310,7 @@ def _held(name: str, observed) -> Held:
         ) from None
     # As PyMC has it: what says its type keeps it.
     typed = hasattr(observed, "dtype") or isinstance(observed, Held)
-    return own if typed else replace(own, numbers=own.numbers.astype("float64"))
+    return published if typed else replace(published, numbers=published.numbers.astype("float64"))
 
 
 def _check_observed(name: str, rv: TensorVariable, observed, mechanism: Mechanism) -> Any:

@@ -225,11 +225,11 @@ def _by_best_route(
     named = kwargs.get("var_names") or ()
     open_routes, better = [], []
     shut: list[tuple[str, Declined]] = []
-    by_a_word = [(0.0, "", "")]
+    nearly_open = [(0.0, "", "")]
     for route, plan in routes(reading, approximate, **options):
         reason = str(plan) if isinstance(plan, Declined) else ""
         if rung not in ("auto", route.rung):
-            better += [] if isinstance(plan, Declined) else [(route.standing(plan.rate), route)]
+            better += [] if isinstance(plan, Declined) else [(route.priority(plan.rate), route)]
             continue
         # Of what is returned, others are taken away afterwards.
         unsupported = [k for k in kwargs if route.arguments and k not in route.arguments]
@@ -245,28 +245,28 @@ def _by_best_route(
         elif not isinstance(plan, Declined):
             open_routes.append((plan, route))
         if isinstance(plan, Declined) and plan.near > 1:
-            by_a_word.append((route.usual_rate, route.name, reason))
+            nearly_open.append((route.usual_rate, route.name, reason))
     for plan, best in by_preference(open_routes):
         _log.info("Route: %s (rung: %s)", best.name, best.rung)
-        usual, name, reason = max(by_a_word)
+        usual, name, reason = max(nearly_open)
         if usual >= _MUCH_FASTER * plan.rate:
             _log.warning(
                 "The route %r is usually %.0f times faster, and is shut by what can be written in "
                 "another way: %s", name, usual / plan.rate, reason,
             )  # fmt: skip
         faster, other = max(better, key=lambda entry: entry[0], default=(0.0, best))
-        elsewhere = [own for own in open_routes if own[1].rung != best.rung]
+        elsewhere = [(p, route) for p, route in open_routes if route.rung != best.rung]
         instead = ""
-        if faster > best.standing(plan.rate):
+        if faster > best.priority(plan.rate):
             instead = f"Without rung={rung!r} it takes the route {other.name!r}."
-        elif best.careful > 1.0 and elsewhere:
-            _, other = max(elsewhere, key=lambda own: own[1].standing(own[0].rate))
+        elif best.handicap > 1.0 and elsewhere:
+            _, other = max(elsewhere, key=lambda pair: pair[1].priority(pair[0].rate))
             instead = f"Draw more, or try rung={other.rung!r}, the route {other.name!r}."
-        own = kwargs | _starts(reading, best, kwargs.get("initvals"))
+        arguments = kwargs | _starts(reading, best, kwargs.get("initvals"))
         if best.arguments:
-            own.pop("var_names", None)
+            arguments.pop("var_names", None)
         try:
-            tree = run(best, plan, **own)
+            tree = run(best, plan, **arguments)
             if best.arguments and named:
                 tree["posterior"] = DataTree(tree["posterior"].to_dataset()[[*named]])
             return tree, instead
@@ -276,21 +276,21 @@ def _by_best_route(
     where = "" if rung == "auto" else f" on the rung {rung!r}"
     first = str(nearest(why for _, why in shut))
     names = [name for name, why in shut if str(why) == first]
-    others = len(shut) - len(names)
-    more = f". dp.explain(model, details=True) says why {others} others are shut" if others else ""
+    left = len(shut) - len(names)
+    more = f". dp.explain(model, details=True) says why {left} others are shut" if left else ""
     raise ValueError(f"no route{where} is open. {', '.join(names)}: {first}{more}")
 
 
-def _starts(reading: Reading, route: Route, given: Any) -> dict[str, Any]:
+def _starts(reading: Reading, route: Route, initvals: Any) -> dict[str, Any]:
     """Return where chains of a route are to begin; say what is not used."""
     starts = reading.model.rvs_to_initial_values
     if route.arguments and any(value is not None for value in starts.values()):
         _log.info("This route begins its chains itself: initval= is not used")
     if route.rung == "records":
         return {}
-    for note in what_goes(reading, given):
+    for note in what_goes(reading, initvals):
         _log.info("%s", note)
-    return {"initvals": initial_values({}, given, gone_names(reading))} if given else {}
+    return {"initvals": initial_values({}, initvals, gone_names(reading))} if initvals else {}
 
 
 def _is_prior_alone(reading: Reading, kwargs: dict[str, Any]) -> bool:
@@ -320,7 +320,7 @@ def _from_the_prior(reading: Reading, **kwargs: Any) -> DataTree:
         if isinstance(rv.owner.op, FlatRV | HalfFlatRV):
             raise Declined(f"nothing is observed, and the prior of {rv.name!r} is improper")
     draws, chains = kwargs.get("draws", 1000), kwargs.get("chains") or 4
-    found = pm.sample_prior_predictive(
+    prior_draws = pm.sample_prior_predictive(
         draws * chains,
         model=reading.model,
         var_names=kwargs.get("var_names") or public(reading),
@@ -328,7 +328,7 @@ def _from_the_prior(reading: Reading, **kwargs: Any) -> DataTree:
     )["prior"].to_dataset()
     _log.info("Route: independent draws from the prior, as nothing is observed")
     parts = [
-        found.isel(draw=slice(c * draws, (c + 1) * draws)).assign_coords(
+        prior_draws.isel(draw=slice(c * draws, (c + 1) * draws)).assign_coords(
             chain=[c], draw=np.arange(draws)
         )
         for c in range(chains)

@@ -1,16 +1,16 @@
-r"""Coordinates in which NUTS moves latent Normal variables: what the data say of each is built in.
+r"""Coordinates in which NUTS moves latent Normal variables, chosen by how informative data are.
 
-A latent variable :math:`x = m + s \xi` acts on the data through :math:`\theta = A + B \xi`: itself
-where it is written centred, ``theta = mean + spread * raw`` where it is not. What is observed has a
-mean :math:`\mu(\theta)` and a variance v, which may depend on parameters. Near a point the
+A latent variable :math:`x = m + s \xi` acts on the data through :math:`\theta = A + B \xi`. In a
+centred model theta is x itself, in a non-centred one ``theta = mean + spread * raw``. The data have
+a mean :math:`\mu(\theta)` and a variance v, which may depend on parameters. Near a point the
 log-likelihood of each entry of :math:`\theta` is about :math:`-h\theta^2/2 + k\theta` with
 
 .. math::
 
     h = \sum \mu'^2 / v, \qquad k = h\hat\theta + \sum \mu' (z - \mu(\hat\theta)) / v,
 
-as in Fisher's scoring, and `latent_normal` has the coordinates that these give. It is a change of
-coordinates: the posterior stays exact where the parabolas are poor.
+as in Fisher's scoring; `latent_normal` has the coordinates that follow from h and k. They are a
+change of variables: the posterior stays exact where the parabola is a poor approximation.
 """
 
 from __future__ import annotations
@@ -37,35 +37,36 @@ from pymc_dp.reading.bounds import at_start, starting_values
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes.latents import Latent, latents
 
-_ROUNDS = 100  # of scoring, each a standard deviation of the prior at most
-_STILL = 1e-9  # standard deviations given the data: nothing moves any more
+_ROUNDS = 100  # of scoring; each moves theta by at most one standard deviation of its prior
+_STILL = 1e-9  # scoring ends where no move exceeds so many posterior standard deviations
 _GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
 
 
 @once
 def standardised(reading: Reading, on: Reading) -> tuple[pm.Model, list[str]]:
-    """Return what a rung made of a model in coordinates that suit it, and of which variables.
+    """Return the model of a rung in coordinates that suit the data, and the variables in them.
 
-    Those stay as they are written on which something depends that is not observed or has no known
-    mean and variance, or of which no single observed number depends on one entry.
+    A latent Normal variable stays as it is written if a variable depends on it that is neither
+    observed with a known mean and variance nor such a latent variable itself, or if every observed
+    number depends on several of its entries.
     """
     model = on.model
     names = {v: model[name] for name, v in reading.model.named_vars.items() if name in model}
-    found = [
+    moved = [
         replace(latent.replaced(names), rv=names[latent.rv])
         for latent in latents(reading)
         if latent.rv in names
     ]
-    values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}  # one given another
+    values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}  # parents of a release
     moments = {
-        rv: graph_replace(list(own), values, strict=False)
+        rv: graph_replace(list(expressions), values, strict=False)
         for rv in values
-        if (own := _moments(rv, values[rv])) is not None
+        if (expressions := _moments(rv, values[rv])) is not None
     }
-    found = _known(model, _ordered(found), moments)
+    moved = _known(model, _ordered(moved), moments)
     change = Change()
-    parabolas, exact = _parabolas(reading, model, found, moments)
-    for latent, parabola in zip(found, parabolas, strict=True):
+    parabolas, exact = _parabolas(reading, model, moved, moments)
+    for latent, parabola in zip(moved, parabolas, strict=True):
         if parabola is not None:
             rv, transform = latent.coordinates(*parabola)
             transform.is_exact = exact
@@ -73,26 +74,26 @@ def standardised(reading: Reading, on: Reading) -> tuple[pm.Model, list[str]]:
     return rebuilt(on, [], change) if change.transforms else model, list(change.transforms)
 
 
-def _ordered(found: list[Latent]) -> list[Latent]:
-    """Return latent variables, parents first; without those that are parts of each other."""
-    done: list[Latent] = []
-    left = found
+def _ordered(candidates: list[Latent]) -> list[Latent]:
+    """Sort latent variables, parents first; drop those whose expressions depend on each other."""
+    ordered: list[Latent] = []
+    left = candidates
     while left:
-        others = {latent.rv for latent in left}
-        ready = [x for x in left if not (others - {x.rv}) & set(nearest_rvs([x.a, *x.others]))]
+        rvs = {latent.rv for latent in left}
+        ready = [x for x in left if not (rvs - {x.rv}) & set(nearest_rvs([x.a, *x.expressions]))]
         if not ready:
             break
-        done += ready
+        ordered += ready
         left = [latent for latent in left if latent not in ready]
-    return done
+    return ordered
 
 
-def _known(model: pm.Model, found: list[Latent], moments: dict) -> list[Latent]:
-    """Return the latent variables on which nothing depends of which too little is known."""
-    kept = {latent.rv: latent for latent in found}
+def _known(model: pm.Model, candidates: list[Latent], moments: dict) -> list[Latent]:
+    """Return the latent variables whose children all are latent, or have a mean and variance."""
+    kept = {latent.rv: latent for latent in candidates}
     for parent in nearest_rvs(model.potentials):
         kept.pop(parent, None)
-    for rv in reversed(model.basic_RVs):  # what becomes unknown has its parents before it
+    for rv in reversed(model.basic_RVs):  # children first: a dropped variable drops its parents
         if rv not in kept and rv not in moments:
             for parent in nearest_rvs(rv.owner.inputs):
                 kept.pop(parent, None)
@@ -108,7 +109,7 @@ def _moments(rv: TensorVariable, value: TensorVariable) -> tuple[TensorVariable,
 
 @dataclass(frozen=True, eq=False)
 class _Term:
-    """What is known of a mean: of a value z with a variance, 1 / variance and (z - mean) / that."""
+    """A value z observed with this mean: weight is 1 / variance, residual (z - mean) / variance."""
 
     mean: TensorVariable
     weight: TensorVariable
@@ -116,27 +117,27 @@ class _Term:
 
 
 def _parabolas(
-    reading: Reading, model: pm.Model, found: list[Latent], moments: dict
+    reading: Reading, model: pm.Model, moved: list[Latent], moments: dict
 ) -> tuple[list, bool]:
-    """Return h and k of each latent variable, None where nothing is known of it.
+    """Return (h, k) of each latent variable, or None where the data say nothing of it.
 
-    And whether all are Normal, given all else, as h and k say: this takes means that are affine,
-    each entry in one of one latent variable, and variances without them. That the data are
-    independent and Normal is left to the caller.
+    Also return whether the parabolas are exact, so that the latent variables are Normal given all
+    else: every mean is affine in at most one entry of one latent variable, and no variance depends
+    on them. The caller checks that the data are independent and Normal.
     """
-    thetas = [pt.tensor(shape=lengths(latent.rv), dtype="float64") for latent in found]
-    given: dict[TensorVariable, TensorVariable] = {}
+    thetas = [pt.tensor(shape=lengths(latent.rv), dtype="float64") for latent in moved]
+    replacements: dict[TensorVariable, TensorVariable] = {}
     start: dict[TensorVariable, TensorVariable] = {}
     inner = []
-    for latent, theta in zip(found, thetas, strict=True):
-        inner.append(latent.replaced(given))
-        given[latent.rv] = inner[-1].at(theta)
+    for latent, theta in zip(moved, thetas, strict=True):
+        inner.append(latent.replaced(replacements))
+        replacements[latent.rv] = inner[-1].from_theta(theta)
         [a] = starting_values(graph_replace([inner[-1].a], start, strict=False))
         start[theta] = pt.constant(np.broadcast_to(a, lengths(latent.rv)).astype("float64"))
     terms = []
-    for of_rv in moments.values():
-        if set(given) & set(nearest_rvs(of_rv)):
-            value, mean, variance = graph_replace(list(of_rv), given, strict=False)
+    for expressions in moments.values():
+        if set(replacements) & set(nearest_rvs(expressions)):
+            value, mean, variance = graph_replace(list(expressions), replacements, strict=False)
             terms.append(_Term(mean, 1.0 / variance, (value - mean) / variance))
     parabolas: list = []
     exact = all(_is_exact(term, thetas) for term in terms)
@@ -144,21 +145,23 @@ def _parabolas(
     for latent in reversed(inner):
         h, k = _parabola(left.pop(), terms, start)
         parabolas.insert(0, (h, k))
-        share = 1.0 + h * latent.variance  # what is known of a, with theta integrated out
+        share = 1.0 + h * latent.variance  # the information about a, with theta integrated out
         terms.append(_Term(latent.a, h / share, (k - h * latent.a) / share))
-        alone = not latent.is_joint or not set(left) & set(ancestors([latent.a, *latent.others]))
+        alone = not latent.is_joint or not set(left) & set(
+            ancestors([latent.a, *latent.expressions])
+        )
         exact = exact and alone and _is_exact(terms[-1], left)
     score, data = _scorer(thetas, start, parabolas, inner)
     first, known = score()
     if not all(known):
-        notice(*data)  # of others, more may be known
+        notice(*data)  # other data may say more
     modes = reading.following(lambda: score()[0], data, first)
-    given = dict(zip(thetas, modes, strict=True))
-    found_at = [
-        tuple(graph_replace(parabola, given, strict=False)) if is_known else None
+    replacements = dict(zip(thetas, modes, strict=True))
+    parabolas_at_modes = [
+        tuple(graph_replace(parabola, replacements, strict=False)) if is_known else None
         for parabola, is_known in zip(parabolas, known, strict=True)
     ]
-    return found_at, exact and None not in found_at
+    return parabolas_at_modes, exact and None not in parabolas_at_modes
 
 
 def _parabola(theta: TensorVariable, terms: Sequence[_Term], start):
@@ -178,43 +181,48 @@ def _pullback(mean: TensorVariable, theta: TensorVariable, weights: TensorVariab
 
 
 def _is_exact(term: _Term, thetas: Sequence[TensorVariable]) -> bool:
-    """Whether a term is seen to be that of a Normal law of one theta at most, entry by entry.
+    """Whether a term is linear in one theta at most, entry by entry, with a fixed weight.
 
-    What is not seen to be linear is not: a jump has a slope of zero.
+    `linear_map` decides, not the slopes: a step function has slope zero.
     """
-    own = [theta for theta in thetas if theta in ancestors([term.mean])]
-    if set(thetas) & set(ancestors(simplified([term.weight]))) or len(own) > 1:
+    involved = [theta for theta in thetas if theta in ancestors([term.mean])]
+    if set(thetas) & set(ancestors(simplified([term.weight]))) or len(involved) > 1:
         return False
     try:
-        maps = [linear_map(term.mean, theta) for theta in own]
+        maps = [linear_map(term.mean, theta) for theta in involved]
     except Declined:
         return False
     return all(np.all((matrix != 0).sum(axis=1) <= 1) for matrix in maps)
 
 
 def _slopes(mean: TensorVariable, theta: TensorVariable, start):
-    """Return how a mean moves with theta, and which entries do with one alone, as 0 and 1."""
+    """Return slopes of a mean; and 1 for its entries that depend on one entry of theta, else 0."""
     shape = lengths(theta)
-    # Of no pattern, so that no difference of them is zero by chance.
+    # Irregular directions, so that no combination of them cancels by chance.
     directions = 1.0 + (np.arange(1, math.prod(shape) + 1).reshape(shape) * _GOLDEN) % 1.0
     slopes = [
         pushforward(mean, theta, pt.constant(directions**p), disconnected_outputs="ignore")
         for p in range(3)
     ]
     one, two, three = starting_values(graph_replace(slopes, start, strict=False))
-    # Equal where, and only where, all directions that act are the same.
+    # Equal where a single direction acts; otherwise not, as the directions are irregular.
     alone = np.isclose(one * three, two**2, rtol=1e-9, atol=0.0)
     return slopes[0], alone.astype("float64")
 
 
 def _scorer(thetas, start, parabolas, inner: Sequence[Latent]):
-    """Return what finds values of theta near the mode, of parameters where PyMC starts them.
+    """Return a function that scores, and the data that it uses.
 
-    And whether something is known of each there: h is finite, and not zero. And the data of it.
+    The function returns thetas near the mode, with parameters where PyMC starts them; and for each
+    theta whether the data say something of it there: h is finite, and not zero.
     """
     graphs = [part for parabola in parabolas for part in parabola]
     pairs = zip(inner, parabolas, strict=True)
-    graphs += [part for latent, own in pairs for part in (latent.given(*own), latent.variance)]
+    graphs += [
+        part
+        for latent, h_and_k in pairs
+        for part in (latent.posterior_mean(*h_and_k), latent.variance)
+    ]
     graphs = at_start(graphs)
     step = plain_function(thetas, graphs)
     first = [start[theta].data for theta in thetas]
@@ -229,8 +237,8 @@ def _scorer(thetas, start, parabolas, inner: Sequence[Latent]):
                 most = np.sqrt(variance)
                 by = np.clip(to - values[i], -most, most)
                 values[i] = values[i] + by
-                spread = most / np.sqrt(1.0 + h * variance)  # given the data
-                # What is NaN stays so.
+                spread = most / np.sqrt(1.0 + h * variance)  # of the posterior
+                # NaN compares as False: it does not move.
                 moves = moves or bool(np.any(np.abs(by) > _STILL * spread))
             if not moves:
                 break

@@ -1,4 +1,8 @@
-"""Latent Normal variables, and how each of them acts on the data."""
+r"""Latent Normal variables, and how each of them acts on the data; see `routes.coordinates`.
+
+A latent variable :math:`x = m + s \xi` acts through :math:`\theta = A + B \xi`. Here x, theta and
+their expressions are found in the graph of the model.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ from pymc_dp.routes.latent_walk import (
     of_scaled,
 )
 
-_LONGEST = 150  # vector whose precision is factorised for every gradient, 2 ms then
+_LONGEST = 150  # entries of a vector: its precision is factorised for every gradient, in 2 ms
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,118 +50,118 @@ class Latent(ABC):
     ----------
     rv : the variable.
     a : A as an expression of the model.
-    others : the other expressions, as a subclass has them.
+    expressions : the other expressions; the docstring of the subclass lists them.
     is_theta : whether the variable is theta itself.
     """
 
     rv: TensorVariable
     a: TensorVariable
-    others: tuple[TensorVariable, ...]
+    expressions: tuple[TensorVariable, ...]
     is_theta: bool
-    is_joint = False  # whether the entries depend on each other
+    is_joint = False  # whether the entries of theta depend on each other
 
-    def replaced(self, given: dict[TensorVariable, TensorVariable]) -> Latent:
-        """Return it with others in place of some variables of its expressions."""
-        a, *others = graph_replace([self.a, *self.others], given, strict=False)
-        return replace(self, a=a, others=tuple(others))
+    def replaced(self, replacements: dict[TensorVariable, TensorVariable]) -> Latent:
+        """Return it with some variables replaced in its expressions."""
+        a, *expressions = graph_replace([self.a, *self.expressions], replacements, strict=False)
+        return replace(self, a=a, expressions=tuple(expressions))
 
     @property
     @abstractmethod
     def variance(self) -> TensorVariable:
-        """That of theta before the data, of each entry."""
+        """The prior variance of each entry of theta."""
 
     @abstractmethod
-    def at(self, theta: TensorVariable) -> TensorVariable:
+    def from_theta(self, theta: TensorVariable) -> TensorVariable:
         """Return the variable for a value of theta."""
 
-    def given(self, h, k) -> TensorVariable:
-        """Return the mean of theta given the data, in parabolas."""
+    def posterior_mean(self, h, k) -> TensorVariable:
+        """Return the mean of theta given parabolas h and k."""
         rv, transform = replace(self, is_theta=True).coordinates(h, k)
         return transform.backward(pt.zeros(lengths(rv)), *rv.owner.inputs)
 
     @abstractmethod
     def coordinates(self, h, k) -> tuple[TensorVariable, Transform]:
-        """Return the variable anew, and its coordinates."""
+        """Return the variable with its new random variable op, and its coordinates."""
 
     @property
     def is_free(self) -> bool:
-        """Whether its spread is."""
-        return bool(nearest_rvs([self.others[-1]]))
+        """Whether its spread, as theta has it, depends on free variables."""
+        return bool(nearest_rvs([self.expressions[-1]]))
 
 
 class Entries(Latent):
-    """Independent ones; `others` are m, s and B."""
+    """Independent entries; `expressions` are m, s and B."""
 
     @property
     def variance(self):
         """See `Latent.variance`."""
-        return self.others[-1] ** 2
+        return self.expressions[-1] ** 2
 
-    def at(self, theta):
-        """See `Latent.at`."""
-        mean, sd, b = self.others
+    def from_theta(self, theta):
+        """See `Latent.from_theta`."""
+        mean, sd, b = self.expressions
         return theta if self.is_theta else mean + sd * (theta - self.a) / b
 
     def coordinates(self, h, k):
         """See `Latent.coordinates`."""
-        mean, sd, b = self.others
+        mean, sd, b = self.expressions
         return latent_normal(mean, sd, self.a, b, h, k)
 
-    def given(self, h, k):
-        """See `Latent.given`."""
+    def posterior_mean(self, h, k):
+        """See `Latent.posterior_mean`."""
         return self.a + self.variance * (k - h * self.a) / (1.0 + h * self.variance)
 
 
 class Vector(Latent):
-    """A vector; `others` is the matrix B."""
+    """A vector; the one of `expressions` is the matrix B."""
 
     is_joint = True
 
     @property
     def variance(self):
         """See `Latent.variance`."""
-        return (self.others[0] ** 2).sum(axis=-1)
+        return (self.expressions[0] ** 2).sum(axis=-1)
 
-    def at(self, theta):
-        """See `Latent.at`."""
+    def from_theta(self, theta):
+        """See `Latent.from_theta`."""
         return theta
 
     def coordinates(self, h, k):
         """See `Latent.coordinates`."""
-        return latent_vector(self.a, *self.others, h, k)
+        return latent_vector(self.a, *self.expressions, h, k)
 
 
 class Walk(Latent):
-    """A series, or its innovations; `others` are m, s and the bands of W."""
+    """A series, or its innovations; `expressions` are m, s and the bands of W."""
 
     is_joint = True
-    is_free = True  # even where it is not: neighbours depend on each other
+    is_free = True  # even with a fixed spread: neighbours depend on each other, which slows NUTS
 
     @property
     def variance(self):
-        """See `Latent.variance`: as if nothing was forgotten."""
-        return pt.cumsum(self.others[2] ** -2.0)
+        """See `Latent.variance`: that of a random walk, an upper bound for an autoregression."""
+        return pt.cumsum(self.expressions[2] ** -2.0)
 
-    def at(self, theta):
-        """See `Latent.at`."""
-        mean, sd, *bands = self.others
+    def from_theta(self, theta):
+        """See `Latent.from_theta`."""
+        mean, sd, *bands = self.expressions
         return theta if self.is_theta else mean + sd * innovations(bands, theta - self.a)
 
     def coordinates(self, h, k):
         """See `Latent.coordinates`."""
-        mean, sd, *bands = self.others
+        mean, sd, *bands = self.expressions
         return latent_walk(mean, sd, self.a, bands, h, k, is_theta=self.is_theta)
 
 
 @once
 def latents(reading: Reading) -> list[Latent]:
-    """Return the Normal variables whose effect on the data has a spread that is free."""
+    """Return the latent Normal variables whose effect on the data has a free spread."""
     model = reading.model
     clients: dict[TensorVariable, list] = {}
     for variable in ancestors([*model.basic_RVs, *model.potentials]):
-        for given in dict.fromkeys(variable.owner.inputs if variable.owner else ()):
-            clients.setdefault(given, []).append(variable.owner)
-    found = []
+        for parent in dict.fromkeys(variable.owner.inputs if variable.owner else ()):
+            clients.setdefault(parent, []).append(variable.owner)
+    latent_variables = []
     for rv in model.free_RVs:
         if (
             model.rvs_to_transforms[rv] is None
@@ -167,21 +171,21 @@ def latents(reading: Reading) -> list[Latent]:
         ):
             latent = _latent(rv, clients)
             if latent is not None and latent.is_free:
-                found.append(latent)
-    return found
+                latent_variables.append(latent)
+    return latent_variables
 
 
 def _latent(rv: TensorVariable, clients) -> Latent | None:
     match rv.owner.op:
         case NormalRV():
             mean, sd = rv.owner.op.dist_params(rv.owner)
-            theta, sums, own = _affine(rv, clients)
+            theta, sums, section = _affine(rv, clients)
             zero = pt.zeros(lengths(rv))
             mean, sd = zero + mean, zero + sd
-            [a] = graph_replace([theta[own]], {rv: mean}, strict=False)
+            [a] = graph_replace([theta[section]], {rv: mean}, strict=False)
             if sums:
-                return Walk(rv, a, (mean, sd, *_bands_of_sums(rv, sd, theta, sums, own)), False)
-            [b] = graph_replace([pushforward(theta, rv, sd)[own]], {rv: zero}, strict=False)
+                return Walk(rv, a, (mean, sd, *_bands_of_sums(rv, sd, theta, sums, section)), False)
+            [b] = graph_replace([pushforward(theta, rv, sd)[section]], {rv: zero}, strict=False)
             if (times := _times_when_looked_up(theta, clients)) is not None:
                 return Entries(rv, times * a, (mean, sd, times * b), False)
             return Entries(rv, a, (mean, sd, b), theta is rv)
@@ -193,7 +197,7 @@ def _latent(rv: TensorVariable, clients) -> Latent | None:
             if isinstance(first.op, NormalRV) and isinstance(steps.op, NormalRV):
                 [n] = lengths(rv)
                 of_first, of_step = (part.op.dist_params(part) for part in (first, steps))
-                mean, sd = _one_then_others(of_first, of_step, 1, n)
+                mean, sd = _first_then_rest(of_first, of_step, 1, n)
                 bands = of_differences([1.0 / sd])
                 return Walk(rv, pt.cumsum(mean), (mean, sd, *bands), True)
         case AutoRegressiveRV(ar_order=p, constant_term=constant) if rv.type.ndim == 1:
@@ -201,7 +205,7 @@ def _latent(rv: TensorVariable, clients) -> Latent | None:
             if isinstance(first.owner.op, NormalRV):
                 [n] = lengths(rv)
                 (m0, s0), m = first.owner.op.dist_params(first.owner), rho[0] if constant else 0.0
-                mean, sd = _one_then_others((m0, s0), (m, sigma), p, n)
+                mean, sd = _first_then_rest((m0, s0), (m, sigma), p, n)
                 later = np.arange(n) >= p
                 lags = [-rho[constant + i] * later / sd for i in range(p)]
                 bands = [1.0 / sd, *lags]
@@ -209,22 +213,23 @@ def _latent(rv: TensorVariable, clients) -> Latent | None:
     return None
 
 
-def _one_then_others(first, others, p: int, n: int) -> list[TensorVariable]:
-    """Return parameters of n entries, the first p of which have their own."""
+def _first_then_rest(first, rest, p: int, n: int) -> list[TensorVariable]:
+    """Return parameters of n entries: the first p have those of `first`, the others of `rest`."""
     sizes = (p,), (n - p,)
-    pairs = zip(first, others, strict=True)
+    pairs = zip(first, rest, strict=True)
     return [pt.concatenate(list(map(pt.broadcast_to, pair, sizes))) for pair in pairs]
 
 
 def _affine(rv: TensorVariable, clients) -> tuple[TensorVariable, list, slice | EllipsisType]:
-    """Return the last variable of which each entry is a multiple of one entry, and something added.
+    """Return theta: the last variable in the graph that is affine in rv, entry by entry.
 
-    Of a vector there may be running sums on the way: what is summed, its own place there, and the
-    sums. Other entries may have been put beside its own, whose place is the last that is returned.
+    Also return the running sums on the way, each as the variable that is summed, the section of it
+    that comes from rv, and the sum; and the section of theta that comes from rv, as a vector may
+    have been joined to others.
     """
     now: TensorVariable = rv
     sums: list[tuple] = []
-    own: slice | EllipsisType = ...
+    section: slice | EllipsisType = ...
     while len(clients.get(now, ())) == 1 and clients[now][0].inputs.count(now) == 1:
         [node] = clients[now]
         place = node.inputs.index(now)
@@ -235,19 +240,19 @@ def _affine(rv: TensorVariable, clients) -> tuple[TensorVariable, list, slice | 
         if isinstance(node.op, Join) and rv.type.ndim == 1:
             if any(None in known_shape(x) for x in node.inputs):
                 break
-            at = sum(lengths(x)[0] for x in node.inputs[:place])
-            at += own.start if isinstance(own, slice) else 0
-            own = slice(at, at + lengths(rv)[0])
+            begin = sum(lengths(x)[0] for x in node.inputs[:place])
+            begin += section.start if isinstance(section, slice) else 0
+            section = slice(begin, begin + lengths(rv)[0])
         elif not is_sum and (not linear or known_shape(node.out) != known_shape(now)):
             break
         if is_sum:
-            sums.append((now, own, node.out))
+            sums.append((now, section, node.out))
         now = node.out
-    return now, sums, own
+    return now, sums, section
 
 
 def _times_when_looked_up(theta: TensorVariable, clients) -> TensorVariable | None:
-    """Return the number that multiplies entries behind an index, as in s * theta[group]."""
+    """Return s of ``s * theta[group]``, a number; None if theta is not used like this."""
     [node, *more] = clients.get(theta, [None])
     if more or node is None or not isinstance(node.op, AdvancedSubtensor):
         return None
@@ -255,18 +260,18 @@ def _times_when_looked_up(theta: TensorVariable, clients) -> TensorVariable | No
     scalar = getattr(getattr(product, "op", None), "scalar_op", None)
     if more or not isinstance(scalar, ps.Mul) or product.inputs.count(node.out) != 1:
         return None
-    others = [x for x in product.inputs if x is not node.out]
-    return pt.prod([x.reshape(()) for x in others]) if _are_numbers(others) else None
+    factors = [x for x in product.inputs if x is not node.out]
+    return pt.prod([x.reshape(()) for x in factors]) if _are_numbers(factors) else None
 
 
 def _are_numbers(variables: Sequence[TensorVariable]) -> bool:
     return all(all(x.type.broadcastable) for x in variables)
 
 
-def _bands_of_sums(rv: TensorVariable, sd, theta, sums, own) -> list[TensorVariable]:
-    """Return W of what is summed."""
+def _bands_of_sums(rv: TensorVariable, sd, theta, sums, section) -> list[TensorVariable]:
+    """Return the bands of W, which takes theta to the innovations behind its running sums."""
     bands, begin = [1.0 / sd], rv
-    for end, here, summed in [*sums, (theta, own, None)]:
+    for end, here, summed in [*sums, (theta, section, None)]:
         if end is not begin:
             zero = pt.zeros(lengths(begin))
             slope = pushforward(end, begin, zero + 1.0)

@@ -34,32 +34,34 @@ from pymc_dp.reading.model import Reading
 from pymc_dp.routes.coordinates import standardised
 from pymc_dp.routes.latent_normal import LatentNormalRV
 
-_MOST = 10  # parameters, each of which takes some densities a sweep
-_FEWEST = 5  # entries of a release from which on its noise is mixed: the density is then cheaper
-_WIDER = 1.05  # variance of a surrogate: the tails of what it stands for are to be reached
-_LEAST = 1e-3  # variance of a surrogate, in those of the noise
+_MOST_PARAMETERS = 10  # each takes several evaluations of the density in a sweep
+# Laplace noise of a release with so many entries or more becomes a scale mixture of Normals: the
+# density is then cheaper than with the noise integrated out.
+_FEWEST_ENTRIES = 5
+_VARIANCE_FACTOR = 1.05  # surrogates are wider than the exact law, so that they reach its tails
+_LEAST_VARIANCE = 1e-3  # of a surrogate, in units of the noise variance
 
 
 @dataclass(frozen=True, eq=False)
 class Surrogate(Integrated):
-    """Normal sums, of the mean and nearly the variance of others.
+    """A Normal law with the mean of the original law and a slightly larger variance.
 
-    Parameters are those of the others, and the least variance: where all records are clipped they
-    have none.
+    Its parameters are those of the original and a least variance, as the original's is 0 where all
+    records are clipped.
     """
 
     names: tuple[str, ...]
-    of: Integrated
+    original: Integrated
     elementwise = True
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
-        return self.of.draw(rng, *parameters[:-1])
+        return self.original.draw(rng, *parameters[:-1])
 
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`."""
-        mean, variance = self.of.mean_variance(*parameters[:-1])
-        return mean, _WIDER * variance + parameters[-1]
+        mean, variance = self.original.mean_variance(*parameters[:-1])
+        return mean, _VARIANCE_FACTOR * variance + parameters[-1]
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
@@ -70,19 +72,21 @@ class Surrogate(Integrated):
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Places of a model's values in one vector: of parameters, levels, those anew, others.
+    """The place of each value variable in one vector: parameters, levels, exact draws, noise.
 
     Attributes
     ----------
-    model : in the coordinates that are moved.
+    model : the marginal model, in the coordinates that are moved.
     moved : names of the variables whose coordinates are not PyMC's.
-    values : value variables, in order.
-    ends : of the parameters and of each level, in the vector.
-    anew : how many entries after these are standard Normal, given all before and the others.
-    terms : of the log density.
-    entries : for each level, and each of these terms, which entry those of the term belong to.
-    mixed : releases whose noise is Normal given its variances, and these, which are the others.
-    corrections : what to add to the log density, where it is that of a surrogate.
+    values : value variables, in the order of the vector.
+    ends : the ends of the parameters and of each level in the vector.
+    anew : the number of entries after the levels, which have exact draws: they are standard Normal
+        given the entries before them and the noise variances.
+    terms : terms of the log density, an array each.
+    entries : for each level a list, with an array for each term: the entry of the level that each
+        entry of the term depends on, -1 if none.
+    mixed : releases whose noise is Normal given its variances, to the variables of the variances.
+    corrections : terms to add to the log density of a surrogate.
     """
 
     model: pm.Model
@@ -102,102 +106,105 @@ class Places:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Those of the values."""
+        """The shapes of the values."""
         rvs = self.model.values_to_rvs
         return [value_lengths(self.model, rvs[value]) for value in self.values]
 
-    def at(self, q: TensorVariable, graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Return graphs of the values as graphs of the vector."""
-        given: dict[Any, Any] = {}
+    def replaced(self, q: TensorVariable, graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Return graphs with the values replaced by their places in the vector."""
+        replacements: dict[Any, Any] = {}
         first = 0
         for value, shape in zip(self.values, self.shapes, strict=True):
             end = first + math.prod(shape)
-            given[value] = q[first:end].reshape(shape).astype(value.dtype)
+            replacements[value] = q[first:end].reshape(shape).astype(value.dtype)
             first = end
-        return graph_replace(list(graphs), given, strict=False)
+        return graph_replace(list(graphs), replacements, strict=False)
 
     def density(self, q: TensorVariable) -> list[TensorVariable]:
-        """Return the log density, and for each entry of a level the terms that it is part of."""
-        terms = self.at(q, self.terms)
+        """Return the log density; and for each entry of a level, the sum of its terms."""
+        terms = self.replaced(q, self.terms)
         total = sum((term.sum() for term in terms), start=pt.zeros(()))
         sums = pt.zeros(self.size)
         for first, end, entries in zip(self.ends, self.ends[1:], self.entries, strict=False):
-            own = pt.zeros(int(end - first))
+            level_sums = pt.zeros(int(end - first))
             for term, entry in zip(terms, entries, strict=True):
                 [known] = np.nonzero(entry >= 0)
                 if np.array_equal(entry, np.arange(end - first)):
-                    own = own + term.ravel()
+                    level_sums = level_sums + term.ravel()
                 elif known.size:
-                    own = pt.inc_subtensor(own[entry[known]], term.ravel()[known])
-            sums = pt.set_subtensor(sums[int(first) : int(end)], own)
+                    level_sums = pt.inc_subtensor(level_sums[entry[known]], term.ravel()[known])
+            sums = pt.set_subtensor(sums[int(first) : int(end)], level_sums)
         return [total.astype("float64"), sums]
 
     def noise(self, q: TensorVariable, release: TensorVariable) -> list[TensorVariable]:
-        """Return what `kernels.slices.draw_noise` is given of a release."""
+        """Return the inputs of `kernels.slices.draw_noise` for a release."""
         op = release.owner.op
         _, parameters = op.split(release.owner.inputs)
-        given = parameters[:2] if _is_joint(op.law) else op.law.mean_variance(*parameters)
+        moments = parameters[:2] if _is_joint(op.law) else op.law.mean_variance(*parameters)
         scale = pt.sqrt(0.5 * self.mixed[release].owner.inputs[-1])
-        graphs = [self.model.rvs_to_values[release].astype("float64"), scale, *given]
-        graphs = self.at(q, self.model.replace_rvs_by_values(graphs))
-        # Of a joint law, the mean is a vector and what stands for its covariance a matrix.
+        graphs = [self.model.rvs_to_values[release].astype("float64"), scale, *moments]
+        graphs = self.replaced(q, self.model.replace_rvs_by_values(graphs))
+        # A joint law has a vector as mean, and a matrix in place of variances.
         by_entry = 2 if _is_joint(op.law) else 4
-        own = [pt.broadcast_to(g, lengths(release)).ravel() for g in graphs[:by_entry]]
-        return [*own, *graphs[by_entry:]]
+        flat = [pt.broadcast_to(g, lengths(release)).ravel() for g in graphs[:by_entry]]
+        return [*flat, *graphs[by_entry:]]
 
 
 @once
 def layout(reading: Reading) -> Places:
-    """Lay the variables of the marginal out; say what cannot be moved by slices."""
-    on, corrected = _surrogates(collapsed(reading, "marginal"))
-    model, mixed = _mixed(on.model)
-    # Beside a surrogate nothing is drawn anew, and any density is a term like others.
+    """Lay out the variables of the marginal; decline with the variable that slices cannot move."""
+    marginal, corrected = _surrogates(collapsed(reading, "marginal"))
+    model, mixed = _mixed(marginal.model)
+    # With a surrogate there are no exact draws, so any density may be a term.
     for rv in model.observed_RVs if not corrected else ():
         if not _is_normal(rv):
             if _has_normal(getattr(rv.owner.op, "law", None)):
                 raise Declined(
-                    f"{rv.name!r} has fewer than {_FEWEST} entries, whose noise is integrated out"
+                    f"{rv.name!r} has fewer than {_FEWEST_ENTRIES} entries, whose noise is "
+                    f"integrated out"
                 )
             raise Declined(f"it covers what is Normal given the parameters, and {rv.name!r} is not")
     joint = any(_is_joint(getattr(rv.owner.op, "law", None)) for rv in model.observed_RVs)
     anew: list[TensorVariable] = []
     if not corrected and not joint:
-        new, moved = standardised(reading, Reading(model, reading) if model is not on.model else on)
+        new, moved = standardised(
+            reading, Reading(model, reading) if model is not marginal.model else marginal
+        )
         transforms = new.rvs_to_transforms
         anew = [rv for rv in new.free_RVs if getattr(transforms[rv], "is_exact", False)]
     if anew:
         model = new
-    else:  # coordinates may not depend on the variances of the noise
-        model, moved = standardised(reading, on)
+    else:  # the coordinates must not depend on the noise variances, which are drawn given them
+        model, moved = standardised(reading, marginal)
         model, mixed = _mixed(model)
     for rv in model.free_RVs:
         if not rv.dtype.startswith("float"):
             raise Declined(f"it does not cover {rv.name!r}, which is discrete")
     sizes = {rv: math.prod(value_lengths(model, rv)) for rv in model.free_RVs}
-    others = [model[name] for name in mixed.values()]
-    # What has a part in the density; the laws of the others are fixed.
-    sources = [*(rv for rv in model.basic_RVs if rv not in others), *model.potentials]
+    noise_variances = [model[name] for name in mixed.values()]
+    # Variables with a term in the density; the law of a noise variance is fixed.
+    sources = [*(rv for rv in model.basic_RVs if rv not in noise_variances), *model.potentials]
     logps = model.logp(sources, sum=False)
     terms = {rv: pt.as_tensor(logp) for rv, logp in zip(sources, logps, strict=True)}
     levels = {}
     for rv, size in sizes.items():
-        if size > 1 and rv not in (*anew, *others):
-            own = _level(model, rv, terms)
-            if own is not None:
-                levels[rv] = own
-    parameters = [rv for rv in model.free_RVs if rv not in (*levels, *anew, *others)]
+        if size > 1 and rv not in (*anew, *noise_variances):
+            memberships = _level(model, rv, terms)
+            if memberships is not None:
+                levels[rv] = memberships
+    parameters = [rv for rv in model.free_RVs if rv not in (*levels, *anew, *noise_variances)]
     count = sum(sizes[rv] for rv in parameters)
-    if count > _MOST:
+    if count > _MOST_PARAMETERS:
         longest = max(parameters, key=sizes.__getitem__)
         raise Declined(
-            f"it moves up to {_MOST} parameters one by one, and there are {count}, of "
+            f"it moves up to {_MOST_PARAMETERS} parameters one by one, and there are {count}, of "
             f"{longest.name!r} alone {sizes[longest]}"
         )
-    if not levels and not anew and not others and not joint:
+    if not levels and not anew and not noise_variances and not joint:
         raise Declined(
             "it is for groups, designs and Laplace noise, and the model has none of them"
         )
-    values = [model.rvs_to_values[rv] for rv in (*parameters, *levels, *anew, *others)]
+    values = [model.rvs_to_values[rv] for rv in (*parameters, *levels, *anew, *noise_variances)]
     ends = np.cumsum([count, *(sizes[rv] for rv in levels)])
     pairs = {model[release]: model[noise] for release, noise in mixed.items()}
     added = [model[name] for name in corrected]
@@ -205,33 +212,36 @@ def layout(reading: Reading) -> Places:
     return Places(model, moved, values, ends, drawn, list(terms.values()), entries, pairs, added)
 
 
-def _surrogates(on: Reading) -> tuple[Reading, list[str]]:
-    """Put Normal sums of the same mean and variance in the place of those known by inversion.
+def _surrogates(marginal: Reading) -> tuple[Reading, list[str]]:
+    """Replace laws that are known by inversion with Normal surrogates of equal mean and variance.
 
-    What their log density lacks becomes a Deterministic, whose names are returned.
+    The difference of the log densities becomes a Deterministic; return the names of these, too.
     """
-    model, change = on.model, Change()
+    model, change = marginal.model, Change()
     for rv in model.observed_RVs:
         op = rv.owner.op
         if isinstance(op, IntegratedReleaseRV) and op.law.by_inversion:
             value, (mechanism, parameters) = model.rvs_to_values[rv], op.split(rv.owner.inputs)
             lacking = op.law.logp(value, mechanism, *parameters)
-            law, least = Surrogate(op.law.names, op.law), _LEAST * noise_variance(mechanism)
+            law, least = (
+                Surrogate(op.law.names, op.law),
+                _LEAST_VARIANCE * noise_variance(mechanism),
+            )
             parameters = [*parameters, pt.broadcast_to(least, lengths(rv))]
             change.replaced[rv] = integrated_release(law, mechanism, *parameters)
             lacking -= law.logp(value, mechanism, *parameters)
             change.deterministics[f"{rv.name}_correction"] = lacking.sum()
-    on = Reading(rebuilt(on, [], change), on) if change.replaced else on
-    return on, list(change.deterministics)
+    marginal = Reading(rebuilt(marginal, [], change), marginal) if change.replaced else marginal
+    return marginal, list(change.deterministics)
 
 
 def _mixed(model: pm.Model) -> tuple[pm.Model, dict[str, str]]:
-    r"""Make Laplace noise of Normal statistics Normal noise of variances that are variables.
+    r"""Write Laplace noise of Normal statistics as a scale mixture of Normal noise.
 
-    Of scale b it is that of a variance :math:`w \sim \mathrm{Exp}(1/(2b^2))`, and all is Normal
-    given w. Statistics are drawn, and then w, with all that is in q held fixed: coordinates must
-    not depend on w, but those that are drawn anew before they are used again. Returns the names of
-    the variances by those of the releases.
+    Laplace noise of scale b is Normal with a variance :math:`w \sim \mathrm{Exp}(1/(2b^2))`. A
+    sweep draws the statistics, then w, with the vector q held fixed. So coordinates in q must not
+    depend on w, except for entries with exact draws, which are drawn before they are used again.
+    Also return the names of the variances, by name of the release.
     """
     change, mixed = Change(), {}
     for rv in model.observed_RVs:
@@ -241,7 +251,7 @@ def _mixed(model: pm.Model) -> tuple[pm.Model, dict[str, str]]:
         if _is_joint(op.law) and len(parameters) == 3:
             mixed[rv.name] = parameters[2].name
         if _has_normal(op.law) and has_continuous_rates(mechanism) and has_kink(mechanism):
-            if math.prod(lengths(rv)) < _FEWEST and not isinstance(op.law, Surrogate):
+            if math.prod(lengths(rv)) < _FEWEST_ENTRIES and not isinstance(op.law, Surrogate):
                 continue
             name = f"{rv.name}_noise_variance"
             while name in model.named_vars:
@@ -277,12 +287,12 @@ def _is_normal(rv: TensorVariable) -> bool:
 def _level(
     model: pm.Model, rv: TensorVariable, terms: dict[TensorVariable, TensorVariable]
 ) -> list[np.ndarray] | None:
-    """Return which entry of a variable each entry of the terms belongs to; None if it is no level.
+    """Return for each term which entry of a variable its entries depend on; None if it is no level.
 
     The entries of a level are independent of each other given all else.
     """
     if not isinstance(rv.owner.op, LatentNormalRV) and nearest_rvs(rv.owner.inputs):
-        return None  # as it is written it may follow its parameters slowly
+        return None  # in the coordinates as written it may mix slowly given its parameters
     value = model.rvs_to_values[rv]
     try:
         return [_belongs(model, source, term, value) for source, term in terms.items()]
@@ -293,12 +303,12 @@ def _level(
 def _belongs(
     model: pm.Model, source: TensorVariable, term: TensorVariable, value: TensorVariable
 ) -> np.ndarray:
-    """Return which entry of a value each entry of a variable's density, a term, belongs to."""
+    """Return which entry of a value each entry of the log density of `source` depends on."""
     op = None if source in model.potentials else source.owner.op
-    # A transform that ties entries leaves one term for all of them.
+    # A transform of several entries at once leaves one term for all of them.
     if op is None or op.ndim_supp or lengths(term) != lengths(source):
-        own = entries_of(term, value, places(term))
-        return np.broadcast_to(own, math.prod(lengths(term)))
+        entries = entries_of(term, value, places(term))
+        return np.broadcast_to(entries, math.prod(lengths(term)))
     index, graphs = places(source), [source] * (source in model.free_RVs)
     for parameter, ndim in zip(op.dist_params(source.owner), op.ndims_params, strict=True):
         if not ndim:
@@ -306,5 +316,5 @@ def _belongs(
         elif value in ancestors(model.replace_rvs_by_values([parameter])):
             raise Declined
     graphs = model.replace_rvs_by_values(graphs)
-    own = one_of([entries_of(graph, value, aligned(graph, index)) for graph in graphs])
-    return np.broadcast_to(own, math.prod(lengths(source)))
+    entries = one_of([entries_of(graph, value, aligned(graph, index)) for graph in graphs])
+    return np.broadcast_to(entries, math.prod(lengths(source)))

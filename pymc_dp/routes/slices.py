@@ -1,7 +1,7 @@
-"""Slices of the parameters and proposals for groups, on the marginal: one compiled loop.
+"""Slice sampling of the parameters and proposals for groups, on the marginal: one compiled loop.
 
-What is moved are the coordinates of `routes.coordinates`, in which latent Normal variables are
-nearly independent of the parameters, and of each other; see `kernels.slices` for the moves.
+It moves the coordinates of `routes.coordinates`, in which latent Normal variables are
+nearly independent of the parameters and of each other; `kernels.slices` has the moves.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from pymc_dp.step_methods.base import in_a_row
 
 _log = logging.getLogger("pymc.dp")
 
-_INNER, _MOST_INNER = 2, 4  # sweeps to a proposal for what a surrogate stands for
-# Sweeps to a draw, where the density is that of a rate of NUTS and of so many entries.
+_INNER, _MOST_INNER = 2, 4  # sweeps of the surrogate to a proposal for the exact density
+# Sweeps to a draw of a model without surrogates and with at most `_SHORT` entries.
 _SWEEPS, _SHORT = 4, 1_000
-_STARTS = 100  # points that are tried
-_CHECKED, _SHOWN = 20, 4  # points around the draws of the warm-up, and entries of one
-_WINDOWS = 0.1, 0.2, 0.4, 0.7, 1.0  # of the warm-up, at whose ends the moves are tuned to it
-_SHORTEST = 5  # sweeps in a window for each parameter
-_CLEAR = 0.3  # of a variance that is explained by a bend
-_ROUNDING = 1e-6  # of a log density
-_NARROWEST = 1e-6  # spread of what was drawn
+_STARTS = 100  # points that are tried for a start
+_CHECKED, _SHOWN = 20, 4  # points near the draws of the warm-up; entries of one in a message
+_WINDOWS = 0.1, 0.2, 0.4, 0.7, 1.0  # shares of the warm-up at which the moves are tuned
+_SHORTEST = 5  # sweeps for each parameter, in a window that tunes the moves
+_CLEAR = 0.3  # share of the variance that a bend has to explain
+_ROUNDING = 1e-6  # allowed relative error of a log density
+_NARROWEST = 1e-6  # least standard deviation of draws
 
 
 @dataclass
 class State:
-    """Where a chain is."""
+    """The state of a chain: the vector, tuned moves, sweeps of the surrogate to a proposal."""
 
     q: np.ndarray
     tuned: Tuned
@@ -65,42 +65,48 @@ class SliceChain:
 
     Parameters
     ----------
-    found : its layout.
-    names : of the variables to return.
-    sweeps : to a draw.
+    places : the layout of the model.
+    names : names of the variables to return.
+    sweeps : sweeps to a draw.
     """
 
-    def __init__(self, found: Places, names: Sequence[str], sweeps: int = 1):
-        self.layout, self.sweeps = found, sweeps
+    def __init__(self, places: Places, names: Sequence[str], sweeps: int = 1):
+        self.layout, self.sweeps = places, sweeps
         self._lost: list[int] = []
-        self._shapes = {name: lengths(found.model[name]) for name in names}
-        q = pt.vector("q", shape=(found.size,), dtype="float64")
-        graphs = found.model.replace_rvs_by_values([found.model[name] for name in names])
-        self._lock = Lock()  # of what draws, with generators of its own
-        self._initial = make_initial_point_fn(model=found.model, return_transformed=True)
-        density = Filling(q, *found.density(q))
-        values = Filling(q, pt.zeros(()), in_a_row(found.at(q, graphs)))
-        noise = correction = density  # where there is none
+        self._shapes = {name: lengths(places.model[name]) for name in names}
+        q = pt.vector("q", shape=(places.size,), dtype="float64")
+        graphs = places.model.replace_rvs_by_values([places.model[name] for name in names])
+        self._lock = Lock()  # `_initial` has generators of its own, which threads must not share
+        self._initial = make_initial_point_fn(model=places.model, return_transformed=True)
+        density = Filling(q, *places.density(q))
+        values = Filling(q, pt.zeros(()), in_a_row(places.replaced(q, graphs)))
+        noise = correction = density  # placeholders, which are not called
         parts, kinds = [], []
-        first = int(found.ends[-1]) + found.anew
-        for release in found.mixed:
-            given = found.noise(q, release)
+        first = int(places.ends[-1]) + places.anew
+        for release in places.mixed:
+            noise_inputs = places.noise(q, release)
             size = math.prod(lengths(release))
-            kinds.append((first, size, given[-1].type.shape[-1] if given[-1].type.ndim > 1 else 0))
-            parts += given
+            kinds.append(
+                (
+                    first,
+                    size,
+                    noise_inputs[-1].type.shape[-1] if noise_inputs[-1].type.ndim > 1 else 0,
+                )
+            )
+            parts += noise_inputs
             first += size
         if parts:
             noise = Filling(q, pt.zeros(()), in_a_row(parts))
-        if found.corrections:
-            graphs = found.model.replace_rvs_by_values(found.corrections)
-            correction = Filling(q, sum(found.at(q, graphs)), pt.zeros(found.size))
+        if places.corrections:
+            graphs = places.model.replace_rvs_by_values(places.corrections)
+            correction = Filling(q, sum(places.replaced(q, graphs)), pt.zeros(places.size))
         self._fillings = density, noise, correction, values
         self._mixed = Mixed(*np.array(kinds, dtype=np.int64).reshape(-1, 3).T.copy())
 
         self._read_data()
 
     def _read_data(self) -> None:
-        *self._functions, self._values = (own.function for own in self._fillings)
+        *self._functions, self._values = (filling.function for filling in self._fillings)
         self._density, _, self._correction = self._functions
 
     def renewed(self) -> SliceChain:
@@ -138,12 +144,13 @@ class SliceChain:
         rng, tuned = np.random.default_rng(0), state.tuned
         for _ in range(_CHECKED):
             around = tuned.means + tuned.spreads * rng.standard_normal(state.q.size)
-            q = np.where(moved & (tuned.means != 0.0), around, state.q)  # 0 where nothing was tuned
+            # Means are 0 where no window was long enough to tune the moves.
+            q = np.where(moved & (tuned.means != 0.0), around, state.q)
             if any(np.isnan(call(f, q, np.empty_like(q))) for f in self._densities()):
                 raise NotFinite(f"its log density has no value at {q[moved][:_SHOWN]}, ...")
 
     def _densities(self) -> list[tuple[int, np.ndarray]]:
-        """Return the log density, and what is added to it if anything is."""
+        """Return the log density, and its correction if there is a surrogate."""
         return [self._density, *([self._correction] if self.layout.corrections else [])]
 
     def advance(self, rng: np.random.Generator, state: State, draws: int):
@@ -154,7 +161,7 @@ class SliceChain:
         out = np.empty((draws, sum(math.prod(shape) for shape in self._shapes.values())))
         fill_rows(self._values, rows, out)
         if np.isnan(out).any():
-            raise ValueError(f"not all of {', '.join(self._shapes)} could be computed at a draw")
+            raise ValueError(f"one of {', '.join(self._shapes)} is NaN at a draw")
         return state, out
 
     def _run(self, rng, state: State, adapt: float, thin: int, rows: np.ndarray) -> tuple[int, int]:
@@ -175,28 +182,28 @@ class SliceChain:
         raise NotFinite("no starting point with a finite log density was found near PyMC's own")
 
     def _check_what_is_drawn_anew(self, q: np.ndarray) -> None:
-        """Compare the log density at two points: a wrong coordinate would be a wrong posterior."""
+        """Check by two log densities that entries with exact draws are standard Normal."""
         first = int(self.layout.ends[-1])
         u = np.sin(np.arange(1.0, self.layout.anew + 1.0))
         ends = q.copy(), q.copy()
-        for end, own in zip(ends, (0.0 * u, u), strict=True):
-            end[first : first + u.size] = own
+        for end, coordinates in zip(ends, (0.0 * u, u), strict=True):
+            end[first : first + u.size] = coordinates
         before, after = (call(self._density, end, np.empty_like(end)) for end in ends)
         allowed = _ROUNDING * (1.0 + abs(before) + u @ u)
-        if not abs(after - before + 0.5 * u @ u) <= allowed:  # NaN, too
+        if not abs(after - before + 0.5 * u @ u) <= allowed:  # true for NaN, too
             raise RuntimeError(
-                "coordinates are not standard Normal that should be, which is a fault of pymc_dp: "
+                "coordinates with exact draws are not standard Normal, which is a bug of pymc_dp: "
                 "please report the model, and sample with nuts_sampler='pymc'"
             )
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return draws by name; say where the density was not known."""
+        """Return draws by name; warn where the density by inversion missed its tolerance."""
         if lost := sum(self._lost):
             names = ", ".join(repr(graph.name) for graph in self.layout.corrections)
             _log.warning(
-                "The density by inversion (%s) was not known to its tolerance at %d of the points "
-                "that were proposed, which were refused: the posterior may be cut off there. "
-                "Sample with rung='records'",
+                "The density by inversion (%s) missed its tolerance at %d of the proposed points, "
+                "which were rejected: the posterior may be cut off there. Sample with "
+                "rung='records'",
                 names,
                 lost,
             )
@@ -204,12 +211,12 @@ class SliceChain:
 
 
 def _tuned(window: np.ndarray, count: int) -> Tuned:
-    """Return moves that suit the draws of a window."""
+    """Return moves that suit the covariance, and the bends, of the draws of a window."""
     window = window[len(window) // 3 :]
     means, spreads = window.mean(axis=0), np.maximum(window.std(axis=0), _NARROWEST)
-    directions = np.diag(spreads[:count])  # a row for each
+    directions = np.diag(spreads[:count])  # a row each
     bends = np.zeros((count, 3, count))
-    if count > 1:  # along what is uncorrelated, and along each alone
+    if count > 1:  # along uncorrelated directions, then along each parameter
         values, vectors = np.linalg.eigh(np.cov(window[:, :count], rowvar=False))
         along = vectors * np.sqrt(np.maximum(values, _NARROWEST**2))
         z = np.linalg.solve(along, (window[:, :count] - means[:count]).T).T
@@ -219,7 +226,7 @@ def _tuned(window: np.ndarray, count: int) -> Tuned:
 
 
 def _bends(z: np.ndarray) -> np.ndarray:
-    """Return how each column bends with each, up to its cube, where it clearly does."""
+    """Return how each column bends with each other, as a cubic; 0 where that explains little."""
     bends = np.zeros((z.shape[1], 3, z.shape[1]))
     for bend, c in zip(bends, z.T, strict=True):
         powers = np.stack([np.ones(len(z)), c, c**2, c**3], axis=1)
@@ -232,19 +239,19 @@ def _bends(z: np.ndarray) -> np.ndarray:
 
 
 def _plan(reading: Reading) -> Plan:
-    found = layout(reading)
-    sweeps = _SWEEPS if not found.corrections and found.size <= _SHORT else 1
+    places = layout(reading)
+    sweeps = _SWEEPS if not places.corrections and places.size <= _SHORT else 1
     density = density_cost(collapsed(reading, "marginal").model)
-    cost = {"slices": float(found.ends[0])} | {f"slices, {k}": x for k, x in density.items()}
-    return Plan.costing(cost, partial(_sample, reading, sweeps), lambda: found.moved)
+    cost = {"slices": float(places.ends[0])} | {f"slices, {k}": x for k, x in density.items()}
+    return Plan.costing(cost, partial(_sample, reading, sweeps), lambda: places.moved)
 
 
 @once
 def _chain(reading: Reading, sweeps: int) -> SliceChain:
     stage("Compiling")
-    on = collapsed(reading, "marginal")
-    try_densities(on)
-    names = [rv.name for rv in on.model.free_RVs]
+    marginal = collapsed(reading, "marginal")
+    try_densities(marginal)
+    names = [rv.name for rv in marginal.model.free_RVs]
     with without_remarks():
         return SliceChain(layout(reading), names, sweeps)
 
@@ -252,7 +259,7 @@ def _chain(reading: Reading, sweeps: int) -> SliceChain:
 def _sample(reading: Reading, sweeps: int, **kwargs: Any) -> DataTree:
     chain = _chain(reading, sweeps).renewed()
     rng = np.random.default_rng(0)
-    chain.advance(rng, chain.begin(rng, 0, pieces=Pieces()), 1)  # compiled, once, after this
+    chain.advance(rng, chain.begin(rng, 0, pieces=Pieces()), 1)  # compiles before there are threads
     chain._lost.clear()
     return run(reading, "slices on the marginal", chain, "sweeps", **kwargs)
 
