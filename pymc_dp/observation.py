@@ -172,10 +172,10 @@ def PrivateObservation(
     observed = _check_observed(name, rv, observed, mechanism)
     check_attainable(name, mechanism, observed, statistic)
     check_dims(name, rv, dims, coords, model)
-    # Everything is checked: a refused release leaves nothing behind in the model.
+    # All checks are done: a refused release has left the model as it was.
     model.add_coords(coords)
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
-    # A second release may take away from the first its exact draw.
+    # With another release a variable may lose its exact draw: choose steps again for all.
     touched = nearest_rvs([release_statistic(rv)])
     exact = {v: v.tag.dp_step for v in model.free_RVs if hasattr(v.tag, "dp_step")}
     reading = Reading(model)
@@ -186,7 +186,7 @@ def PrivateObservation(
 
 
 def _new_coords(name: str, release: Release, model: pm.Model) -> dict[str, Sequence[Any]]:
-    """Return the coords of a release that the model lacks; the others must agree."""
+    """Return the coords of a release that the model lacks; refuse coords that contradict it."""
     new: dict[str, Sequence[Any]] = {}
     for dim, length in zip(release.dims or (), release.value.shape, strict=bool(release.dims)):
         stated = (release.coords or {}).get(dim)
@@ -308,7 +308,7 @@ def _held(name: str, observed) -> Held:
             f"{name!r}: observed must be a number, an array or a pm.Data; got {observed!r}. What "
             f"was withheld is NaN: pd.read_csv(file, na_values='*') reads a mark as that"
         ) from None
-    # As PyMC has it: what says its type keeps it.
+    # As in PyMC: values with a dtype keep it.
     typed = hasattr(observed, "dtype") or isinstance(observed, Held)
     return published if typed else replace(published, numbers=published.numbers.astype("float64"))
 
@@ -317,7 +317,7 @@ def _check_observed(name: str, rv: TensorVariable, observed, mechanism: Mechanis
     if observed is None:
         return None
     if isinstance(observed, SharedVariable):
-        value = held(observed.get_value(borrow=True)).numbers  # pm.set_data masks what is NaN
+        value = held(observed.get_value(borrow=True)).numbers  # pm.set_data masks NaN
     elif isinstance(observed, Constant):
         value = held(observed.data).numbers
     elif isinstance(observed, Variable):
@@ -326,7 +326,7 @@ def _check_observed(name: str, rv: TensorVariable, observed, mechanism: Mechanis
                 f"{name!r}: observed depends on the random variable {nearest_rvs([observed])[0]}; "
                 f"it must be the published number, an array or a pm.Data that holds it"
             )
-        return observed  # symbolic: PyMC evaluates it
+        return observed  # PyMC evaluates symbolic values
     else:
         observed = value = observed.numbers
     expected = known_shape(rv)
@@ -344,9 +344,9 @@ def _check_observed(name: str, rv: TensorVariable, observed, mechanism: Mechanis
     if not np.all(is_published(mechanism, value)):
         raise ValueError(
             f"{name!r}: observed contains NaN, masked or infinite values. Where entries were "
-            f"withheld, {by_which_rule(mechanism)}. Infinite values are none that could be "
+            f"withheld, {by_which_rule(mechanism)}. An infinite value cannot have been "
             f"published"
         )
     if isinstance(observed, np.ndarray) and np.isnan(value).any():
-        return pt.constant(value.astype("float64"))  # PyMC would draw what is NaN in an array
+        return pt.constant(value.astype("float64"))  # PyMC would impute NaN of an array
     return observed

@@ -1,4 +1,4 @@
-"""Checks of what `PrivateObservation` is given, with messages that name the release."""
+"""Checks of the arguments of `PrivateObservation`; their messages name the release."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def check_confidential(name: str, statistic: TensorVariable, model: pm.Model) ->
         seen = [rv for rv in sources if rv in model.observed_RVs]
         if seen:
             raise ValueError(
-                f"{name!r}: the statistic is one of {seen[0].name!r}, which is observed: what is "
-                f"confidential has no observed=. Leave it out and give {seen[0].name!r} its shape="
+                f"{name!r}: the statistic is computed from {seen[0].name!r}, which is observed: "
+                f"confidential values have no observed=. Leave it out, and give {seen[0].name!r} "
+                f"its shape="
             )
         raise ValueError(
             f"{name!r}: the statistic contains no confidential random variable of the model. Write "
@@ -66,15 +67,15 @@ def check_confidential(name: str, statistic: TensorVariable, model: pm.Model) ->
 
 
 def warn_of_one_value(name: str, statistic: TensorVariable) -> None:
-    """Warn where what reads as a sum over records is of a single value."""
+    """Warn of a sum or mean of a single value, which probably was meant to be a vector."""
     for variable in ancestors([statistic], blockers=nearest_rvs([statistic])):
         node = variable.owner
         if node is None or not isinstance(node.op, Sum) or node.inputs[0].type.ndim:
             continue
         for rv in nearest_rvs([node.inputs[0]])[:1]:
             _log.warning(
-                "%r: %r is one value, of which a sum or a mean is taken: of n records, write "
-                "shape=n for %r", name, rv.name, rv.name,
+                "%r: the statistic takes a sum or a mean of %r, which is a single value: if it "
+                "stands for n records, write shape=n for %r", name, rv.name, rv.name,
             )  # fmt: skip
             return
 
@@ -97,7 +98,7 @@ def check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism
 
 
 def check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
-    """Check a release against its records and their other releases."""
+    """Check a release against its records, and against their other releases."""
     for records in nearest_rvs([release_statistic(rv)]):
         if records not in model.free_RVs or records.type.ndim == 0 or known_shape(records)[0] == 0:
             continue
@@ -120,7 +121,7 @@ def check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
 
 
 def _check_bounds_agree(name, model, rv, records) -> None:
-    """Compare bounds record by record: releases may be of some columns of the same rows."""
+    """Refuse releases of the same records that state different bounds."""
     stated = [
         record_bounds(r, model.free_RVs).get(records)
         for r in [*releases(model), rv]

@@ -71,8 +71,8 @@ class Closed(Family):
             raise Declined  # another family's
         if is_shared(*sums.statistics):
             raise Declined(
-                f"the releases of the records {sums.rv.name!r} use the same records more than "
-                f"once, and only sums of Normal records have a joint law here",
+                f"the releases use entries of {sums.rv.name!r} more than once, and only sums of "
+                f"Normal records have a joint law here",
                 near=1,
             )
         super().__init__(sums)
