@@ -187,11 +187,11 @@ def PrivateObservation(
 
 def _new_coords(name: str, release: Release, model: pm.Model) -> dict[str, Sequence[Any]]:
     """Return the coords of a release that the model lacks; refuse coords that contradict it."""
-    new: dict[str, Sequence[Any]] = {}
+    missing: dict[str, Sequence[Any]] = {}
     for dim, length in zip(release.dims or (), release.value.shape, strict=bool(release.dims)):
         stated = (release.coords or {}).get(dim)
         if dim not in model.coords:
-            new[dim] = range(length) if stated is None else stated
+            missing[dim] = range(length) if stated is None else stated
             continue
         labels = model.coords[dim]
         if stated is not None and labels is not None and tuple(labels) != stated:
@@ -206,7 +206,7 @@ def _new_coords(name: str, release: Release, model: pm.Model) -> dict[str, Seque
                 f"{name!r}: the release has {length} entries along {dim!r}, the model has {known}: "
                 f"give the dimensions of this one another name, PrivateObservation(..., dims=...)"
             )
-    return new
+    return missing
 
 
 def _stack(name: str, statistic) -> TensorVariable:

@@ -276,9 +276,13 @@ def _by_best_route(
     where = "" if rung == "auto" else f" on the rung {rung!r}"
     first = str(nearest(why for _, why in shut))
     names = [name for name, why in shut if str(why) == first]
-    left = len(shut) - len(names)
-    more = f". dp.explain(model, details=True) says why the other {left} are shut" if left else ""
-    raise ValueError(f"no route{where} is open. {', '.join(names)}: {first}{more}")
+    unnamed = len(shut) - len(names)
+    hint = (
+        f". dp.explain(model, details=True) says why the other {unnamed} are shut"
+        if unnamed
+        else ""
+    )
+    raise ValueError(f"no route{where} is open. {', '.join(names)}: {first}{hint}")
 
 
 def _starts(reading: Reading, route: Route, initvals: Any) -> dict[str, Any]:

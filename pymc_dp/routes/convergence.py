@@ -71,35 +71,35 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
     with np.errstate(all="ignore"):  # entries that never change divide by 0
         r_hat = arviz_stats.rhat(tree, var_names=names)
         ess = arviz_stats.ess(tree, var_names=names)
-    bad, apart = [], 1.0
+    unmixed, largest = [], 1.0
     for name in names:
         r_hats, effective = np.ravel(r_hat[name]), np.ravel(ess[name]) / chains
         varies = ~np.isnan(r_hats)  # infinite if chains stand still at different values
         worst = r_hats.max(initial=1.0, where=varies)
         fewest = effective.min(initial=np.inf, where=varies & ~np.isnan(effective))
         if posterior[name].dtype.kind == "f" and not varies.any():
-            bad.append((0.0, f"{name!r} (has not moved)"))
-            apart = np.inf
+            unmixed.append((0.0, f"{name!r} (has not moved)"))
+            largest = np.inf
             continue
-        apart = max(apart, worst)
+        largest = max(largest, worst)
         if worst > LARGEST_R_HAT or fewest < FEWEST_DRAWS:
-            bad.append(
+            unmixed.append(
                 (fewest, f"{name!r} (R-hat {worst:.3f}, {fewest:,.0f} effective draws a chain)")
             )
-    if not bad:
+    if not unmixed:
         return
-    shown = [text for _, text in sorted(bad)[:_MOST_NAMES]]
-    more = f" and {len(bad) - _MOST_NAMES} more" if len(bad) > _MOST_NAMES else ""
-    what, otherwise = (
+    shown = [text for _, text in sorted(unmixed)[:_MOST_NAMES]]
+    unnamed = f" and {len(unmixed) - _MOST_NAMES} more" if len(unmixed) > _MOST_NAMES else ""
+    finding, default_advice = (
         "There are few effective draws, so that means and intervals are rough",
         "Draw more, or write the model in another way.",
     )
-    if apart > LARGEST_R_HAT:
-        what = "The chains have not quite mixed, so that means and intervals are rough"
-    if apart > APART_R_HAT:
-        what = "The chains have not mixed, so that the draws do not stand for the posterior"
-    if apart > MODES_R_HAT:
-        otherwise = (
+    if largest > LARGEST_R_HAT:
+        finding = "The chains have not quite mixed, so that means and intervals are rough"
+    if largest > APART_R_HAT:
+        finding = "The chains have not mixed, so that the draws do not stand for the posterior"
+    if largest > MODES_R_HAT:
+        default_advice = (
             "Chains this far apart may each be in a mode of its own. More draws do not help then: "
             "a prior or another release has to tell the modes apart. Or the releases say little of "
             "this variable: then check the R-hat of the quantity that you report, such as a sum of "
@@ -107,6 +107,6 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
         )
     _log.warning(
         "%s: %s%s, after %s. R-hat should be below %s, effective draws a chain above %d. %s",
-        what, ", ".join(shown), more, f"{draws:,} draws a chain", LARGEST_R_HAT, FEWEST_DRAWS,
-        advice or otherwise,
+        finding, ", ".join(shown), unnamed, f"{draws:,} draws a chain", LARGEST_R_HAT, FEWEST_DRAWS,
+        advice or default_advice,
     )  # fmt: skip

@@ -43,14 +43,14 @@ _GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
 
 
 @once
-def standardised(reading: Reading, on: Reading) -> tuple[pm.Model, list[str]]:
+def standardised(reading: Reading, target: Reading) -> tuple[pm.Model, list[str]]:
     """Return the model of a rung in coordinates that suit the data, and the variables in them.
 
     A latent Normal variable stays as it is written if a variable depends on it that is neither
     observed with a known mean and variance nor such a latent variable itself, or if every observed
     number depends on several of its entries.
     """
-    model = on.model
+    model = target.model
     names = {v: model[name] for name, v in reading.model.named_vars.items() if name in model}
     moved = [
         replace(latent.replaced(names), rv=names[latent.rv])
@@ -71,7 +71,7 @@ def standardised(reading: Reading, on: Reading) -> tuple[pm.Model, list[str]]:
             rv, transform = latent.coordinates(*parabola)
             transform.is_exact = exact
             change.transforms[latent.rv.name] = rv, transform
-    return rebuilt(on, [], change) if change.transforms else model, list(change.transforms)
+    return rebuilt(target, [], change) if change.transforms else model, list(change.transforms)
 
 
 def _ordered(candidates: list[Latent]) -> list[Latent]:
@@ -141,16 +141,16 @@ def _parabolas(
             terms.append(_Term(mean, 1.0 / variance, (value - mean) / variance))
     parabolas: list = []
     exact = all(_is_exact(term, thetas) for term in terms)
-    left = list(thetas)
+    remaining = list(thetas)
     for latent in reversed(inner):
-        h, k = _parabola(left.pop(), terms, start)
+        h, k = _parabola(remaining.pop(), terms, start)
         parabolas.insert(0, (h, k))
         share = 1.0 + h * latent.variance  # the information about a, with theta integrated out
         terms.append(_Term(latent.a, h / share, (k - h * latent.a) / share))
-        alone = not latent.is_joint or not set(left) & set(
+        alone = not latent.is_joint or not set(remaining) & set(
             ancestors([latent.a, *latent.expressions])
         )
-        exact = exact and alone and _is_exact(terms[-1], left)
+        exact = exact and alone and _is_exact(terms[-1], remaining)
     score, data = _scorer(thetas, start, parabolas, inner)
     first, known = score()
     if not all(known):
@@ -169,8 +169,8 @@ def _parabola(theta: TensorVariable, terms: Sequence[_Term], start):
     for term in terms:
         mean = term.mean
         if theta in ancestors([mean]):
-            by, alone = _slopes(mean, theta, start)
-            weights = pt.broadcast_to(alone * by * term.weight, mean.shape)
+            slope_of_mean, alone = _slopes(mean, theta, start)
+            weights = pt.broadcast_to(alone * slope_of_mean * term.weight, mean.shape)
             h += _pullback(mean, theta, weights)
             slope += _pullback(mean, theta, pt.broadcast_to(alone * term.residual, mean.shape))
     return h, h * theta + slope
@@ -233,13 +233,15 @@ def _scorer(thetas, start, parabolas, inner: Sequence[Latent]):
             numbers = step(*values)
             pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
             known, prior, moves = pairs[: len(thetas)], pairs[len(thetas) :], False
-            for i, ((h, _), (to, variance)) in enumerate(zip(known, prior, strict=True)):
-                most = np.sqrt(variance)
-                by = np.clip(to - values[i], -most, most)
-                values[i] = values[i] + by
-                spread = most / np.sqrt(1.0 + h * variance)  # of the posterior
+            for i, ((h, _), (posterior_mean, variance)) in enumerate(
+                zip(known, prior, strict=True)
+            ):
+                prior_sd = np.sqrt(variance)
+                change = np.clip(posterior_mean - values[i], -prior_sd, prior_sd)
+                values[i] = values[i] + change
+                spread = prior_sd / np.sqrt(1.0 + h * variance)  # of the posterior
                 # NaN compares as False: it does not move.
-                moves = moves or bool(np.any(np.abs(by) > _STILL * spread))
+                moves = moves or bool(np.any(np.abs(change) > _STILL * spread))
             if not moves:
                 break
         sizes = step(*values)[: 2 * len(thetas) : 2]

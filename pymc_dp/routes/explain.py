@@ -153,7 +153,7 @@ def _explained(reading: Reading, details: bool) -> Explanation:
         if plan_taken and taken and (seconds := compiling_seconds(taken, plan_taken)):
             takes += f": compiles once, for some {seconds:.0f} s"
         rows = []
-        told: dict[str, str] = {}
+        told_reasons: dict[str, str] = {}
         slow = any(_AFRESH in row[1] for row in result.tables[0][2])
         listed = [route for route, _, _ in table]
         if not details:
@@ -163,16 +163,18 @@ def _explained(reading: Reading, details: bool) -> Explanation:
             if route not in listed:
                 continue
             state = reason if reason else (takes if route is taken else "open")
-            if reason in told:
-                state = f"as for {told[reason]}"
+            if reason in told_reasons:
+                state = f"as for {told_reasons[reason]}"
             elif reason:
-                told[reason] = route.name
+                told_reasons[reason] = route.name
             cost = "does not depend on n"
             if route.rung == "records":
                 cost = "grows with n²" if slow else "grows with n"
             rows.append([route.rung, route.name, state, cost])
-        if left := len(table) - len(rows):
-            rows.append(["", f"{left} others", "dp.explain(model, details=True) lists them", ""])
+        if unlisted := len(table) - len(rows):
+            rows.append(
+                ["", f"{unlisted} others", "dp.explain(model, details=True) lists them", ""]
+            )
         result.tables.append(("Routes", ["rung", "route", "state", "cost of a sweep"], rows))
         for route, plan in plans:
             if isinstance(plan, Declined) or route is not taken:
@@ -255,9 +257,9 @@ def _statistic(reading: Reading, release) -> str:
     for block in blocks(reading, tagged):
         if release not in block.factors:
             continue
-        alone = replace(block, factors=(release,))
+        single = replace(block, factors=(release,))
         try:
-            count = len(read_block(reading, alone).maps)
+            count = len(read_block(reading, single).maps)
             what = f"a function of {count} sum{'s' if count > 1 else ''} over the records"
         except Declined as error:
             what = f"{_AFRESH} for every record, because {error}"

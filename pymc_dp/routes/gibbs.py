@@ -29,22 +29,24 @@ _STEPS = "Gibbs on the statistics"
 
 
 def _statistics(reading: Reading) -> Plan:
-    on = collapsed(reading, "statistics")
-    chosen = choose_steps(on)
+    statistics = collapsed(reading, "statistics")
+    chosen = choose_steps(statistics)
     if not chosen:
         raise Declined("no variable has a step of its own there")
     # Draws of counts are nearly independent. Other latents mix slowly where the noise dominates, as
     # no step moves them together with their parameters.
-    alone = "" if chosen.keys() >= {*on.model.free_RVs} else ", and NUTS"
-    cost = {f"{_STEPS}{alone}": 1.0}
-    if alone:  # with several counts behind a released entry, the parameters mix slowly
+    suffix = "" if chosen.keys() >= {*statistics.model.free_RVs} else ", and NUTS"
+    cost = {f"{_STEPS}{suffix}": 1.0}
+    if suffix:  # with several counts behind a released entry, the parameters mix slowly
         kinds = sum(_size(rv) for rv in chosen if not rv.dtype.startswith("float"))
-        cost = {f"{_STEPS}{alone}": max(1.0, kinds / sum(map(_size, releases(on.model)))) ** 2}
-    if all(chosen.get(rv) is CountGibbs for rv in on.model.free_RVs):
+        cost = {
+            f"{_STEPS}{suffix}": max(1.0, kinds / sum(map(_size, releases(statistics.model)))) ** 2
+        }
+    if all(chosen.get(rv) is CountGibbs for rv in statistics.model.free_RVs):
         cost = {"Gibbs on counts": 1.0}
     elif CellGibbs in chosen.values():
-        cost = {f"Gibbs on cells{alone}": _entries(on, set())}
-    return Plan.costing(cost, partial(with_steps, on))
+        cost = {f"Gibbs on cells{suffix}": _entries(statistics, set())}
+    return Plan.costing(cost, partial(with_steps, statistics))
 
 
 def with_steps(reading: Reading, **kwargs):

@@ -62,14 +62,14 @@ def check_initial_values(model: pm.Model, initvals) -> None:
 
 
 def _check_numbers(model: pm.Model, rv: TensorVariable, value: np.ndarray) -> None:
-    what, shape = f"initvals={{{rv.name!r}: ...}}", known_shape(rv)
+    argument, shape = f"initvals={{{rv.name!r}: ...}}", known_shape(rv)
     if value.dtype.kind not in "biuf" or np.isnan(value).any():
-        raise ValueError(f"{what} is not all numbers: {value}")
+        raise ValueError(f"{argument} is not all numbers: {value}")
     fits = value.ndim == len(shape) and all(
         n in (None, m) for n, m in zip(shape, value.shape, strict=True)
     )
     if not fits:
-        raise ValueError(f"{what} has the shape {value.shape}, and {rv.name!r} has {shape}")
+        raise ValueError(f"{argument} has the shape {value.shape}, and {rv.name!r} has {shape}")
     transform = model.rvs_to_transforms[rv]
     if transform is None or nearest_rvs(rv.owner.inputs):  # the ends of the support are random
         return
@@ -78,7 +78,7 @@ def _check_numbers(model: pm.Model, rv: TensorVariable, value: np.ndarray) -> No
             transform.forward(pt.constant(value.astype(rv.dtype)), *rv.owner.inputs)
         )
     if moved is not None and not np.isfinite(moved).all():
-        raise ValueError(f"{what} is outside of what {rv.name!r} can be: {value}")
+        raise ValueError(f"{argument} is outside of what {rv.name!r} can be: {value}")
 
 
 def public(reading):

@@ -227,15 +227,15 @@ def _affine(rv: TensorVariable, clients) -> tuple[TensorVariable, list, slice | 
     that comes from rv, and the sum; and the section of theta that comes from rv, as a vector may
     have been joined to others.
     """
-    now: TensorVariable = rv
+    theta: TensorVariable = rv
     sums: list[tuple] = []
     section: slice | EllipsisType = ...
-    while len(clients.get(now, ())) == 1 and clients[now][0].inputs.count(now) == 1:
-        [node] = clients[now]
-        place = node.inputs.index(now)
+    while len(clients.get(theta, ())) == 1 and clients[theta][0].inputs.count(theta) == 1:
+        [node] = clients[theta]
+        place = node.inputs.index(theta)
         scalar = node.op.scalar_op if isinstance(node.op, Elemwise) else None
         linear = isinstance(scalar, ps.Add | ps.Sub | ps.Neg | ps.Mul)
-        linear |= not place and (isinstance(scalar, ps.TrueDiv) or keeps_values(node.op, now))
+        linear |= not place and (isinstance(scalar, ps.TrueDiv) or keeps_values(node.op, theta))
         is_sum = isinstance(node.op, CumOp) and node.op.mode == "add" and rv.type.ndim == 1
         if isinstance(node.op, Join) and rv.type.ndim == 1:
             if any(None in known_shape(x) for x in node.inputs):
@@ -243,12 +243,12 @@ def _affine(rv: TensorVariable, clients) -> tuple[TensorVariable, list, slice | 
             begin = sum(lengths(x)[0] for x in node.inputs[:place])
             begin += section.start if isinstance(section, slice) else 0
             section = slice(begin, begin + lengths(rv)[0])
-        elif not is_sum and (not linear or known_shape(node.out) != known_shape(now)):
+        elif not is_sum and (not linear or known_shape(node.out) != known_shape(theta)):
             break
         if is_sum:
-            sums.append((now, section, node.out))
-        now = node.out
-    return now, sums, section
+            sums.append((theta, section, node.out))
+        theta = node.out
+    return theta, sums, section
 
 
 def _times_when_looked_up(theta: TensorVariable, clients) -> TensorVariable | None:
@@ -271,11 +271,11 @@ def _are_numbers(variables: Sequence[TensorVariable]) -> bool:
 def _bands_of_sums(rv: TensorVariable, sd, theta, sums, section) -> list[TensorVariable]:
     """Return the bands of W, which takes theta to the innovations behind its running sums."""
     bands, begin = [1.0 / sd], rv
-    for end, here, summed in [*sums, (theta, section, None)]:
+    for end, place, summed in [*sums, (theta, section, None)]:
         if end is not begin:
             zero = pt.zeros(lengths(begin))
             slope = pushforward(end, begin, zero + 1.0)
-            [slope] = graph_replace([slope[here]], {begin: zero}, strict=False)
+            [slope] = graph_replace([slope[place]], {begin: zero}, strict=False)
             bands = of_scaled(bands, 1.0 / slope)
         if summed is not None:
             bands, begin = of_differences(bands), summed

@@ -69,23 +69,23 @@ def marginal_rate(marginal: pm.Model) -> float:
     return expected_rate(nuts_cost(marginal, _MARGINAL))
 
 
-def nuts_plan(reading: Reading, on: Reading, name: str, times: float = 1.0) -> Plan:
+def nuts_plan(reading: Reading, target: Reading, name: str, times: float = 1.0) -> Plan:
     """Return the plan of NUTS on the model of a rung, in coordinates that suit the data."""
-    cost = nuts_cost(on.model, name, times)
-    for rv in on.model.free_RVs:
+    cost = nuts_cost(target.model, name, times)
+    for rv in target.model.free_RVs:
         if rv.name not in reading.model.named_vars:  # a statistic
             law = law_names([type(rv.owner.op)])
             entries = math.prod(n or 1 for n in known_shape(rv))
             cost.pop(f"NUTS, {law} entry", None)
             for term, x in ((f"NUTS, latents of {law}", 1.0), (f"NUTS, {law} latent", entries)):
                 cost[term] = cost.get(term, 0.0) + x
-    moved = lambda: standardised(reading, on)[1]  # noqa: E731
-    return Plan.costing(cost, partial(_sample, reading, on), moved)
+    moved = lambda: standardised(reading, target)[1]  # noqa: E731
+    return Plan.costing(cost, partial(_sample, reading, target), moved)
 
 
-def _sample(reading: Reading, on: Reading, **kwargs):
-    try_densities(on)
-    model, moved = standardised(reading, on)
+def _sample(reading: Reading, target: Reading, **kwargs):
+    try_densities(target)
+    model, moved = standardised(reading, target)
     if moved:
         names = ", ".join(map(repr, moved))
         where = "docs/reference/latent_gaussian.md"
@@ -95,7 +95,7 @@ def _sample(reading: Reading, on: Reading, **kwargs):
         )  # fmt: skip
     tree = sample_nuts(model, usual_accept=_ACCEPT, **kwargs)
     if isinstance(tree, DataTree):  # not with return_inferencedata=False
-        _check_left_out(on.model, tree)
+        _check_left_out(target.model, tree)
     return tree
 
 
@@ -104,8 +104,8 @@ def _check_left_out(marginal: pm.Model, tree: DataTree) -> None:
     omissions, posterior = left_out(marginal), tree["posterior"].to_dataset()
     if not omissions or any(rv.name not in posterior for rv in marginal.free_RVs):
         return
-    some = posterior.isel(draw=slice(None, None, max(1, posterior.sizes["draw"] // _CHECKED)))
-    matters = np.array(list(each_draw(some, [graph for graph, _ in omissions])), dtype=bool)
+    thinned = posterior.isel(draw=slice(None, None, max(1, posterior.sizes["draw"] // _CHECKED)))
+    matters = np.array(list(each_draw(thinned, [graph for graph, _ in omissions])), dtype=bool)
     for (_, omitted), share in zip(omissions, matters.mean(axis=0), strict=True):
         if share:
             _log.warning(LEFT_OUT, omitted, f"at {100 * share:.0f}% of the draws")
@@ -117,28 +117,28 @@ def _marginal_plan(reading: Reading) -> Plan:
 
 
 def _statistics_plan(reading: Reading) -> Plan:
-    on = collapsed(reading, "statistics")
-    if any(r.owner.op.region is FeasibleRegression for r in releases(on.model)):
+    statistics = collapsed(reading, "statistics")
+    if any(r.owner.op.region is FeasibleRegression for r in releases(statistics.model)):
         raise Declined("the walls of bounds= stop NUTS")
-    if choose_steps(on):
+    if choose_steps(statistics):
         raise Declined("variables have steps of their own there")
     columns = max(width(group) for group in record_groups(reading))
-    return nuts_plan(reading, on, _STATISTICS, columns**2)
+    return nuts_plan(reading, statistics, _STATISTICS, columns**2)
 
 
 def _clt_statistics(reading: Reading, moments) -> Plan:
-    on = collapsed(reading, "statistics", "clt", moments)
+    statistics = collapsed(reading, "statistics", "clt", moments)
     if any(r.owner.op.bounds is not None for r in releases(reading.model)):
         raise Declined(
             "the walls of bounds= stop NUTS: leave approximate= out, as the exact chain and the "
             "routes on the records keep within them"
         )
-    return nuts_plan(reading, on, "NUTS on sums by the central limit theorem")
+    return nuts_plan(reading, statistics, "NUTS on sums by the central limit theorem")
 
 
 def _clt_marginal(reading: Reading, moments) -> Plan:
-    on = collapsed(reading, "marginal", "clt", moments)
-    return nuts_plan(reading, on, "NUTS by the central limit theorem")
+    marginal = collapsed(reading, "marginal", "clt", moments)
+    return nuts_plan(reading, marginal, "NUTS by the central limit theorem")
 
 
 def _records(reading: Reading) -> Plan:

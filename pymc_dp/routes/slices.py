@@ -232,8 +232,8 @@ def _bends(z: np.ndarray) -> np.ndarray:
         powers = np.stack([np.ones(len(z)), c, c**2, c**3], axis=1)
         linear = z - powers[:, :2] @ np.linalg.lstsq(powers[:, :2], z)[0]
         bent = np.linalg.lstsq(powers, linear)[0]
-        left = ((linear - powers @ bent) ** 2).mean(axis=0)
-        clear = (c != z.T).any(axis=1) & (left < (1.0 - _CLEAR) * (linear**2).mean(axis=0))
+        residual = ((linear - powers @ bent) ** 2).mean(axis=0)
+        clear = (c != z.T).any(axis=1) & (residual < (1.0 - _CLEAR) * (linear**2).mean(axis=0))
         bend[:, clear] = bent[1:, clear]
     return bends
 

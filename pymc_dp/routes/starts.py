@@ -133,9 +133,9 @@ def _jump(density: Density, center: Center, sizes: Sequence[int]) -> Center:
             values += _until_lost(density, center, center.point + side)
         k = int(np.argmax(np.nan_to_num(values, nan=-np.inf, posinf=-np.inf)))
         if values[k] > center.log_density:
-            there = _center(density, center.point + jumps[k], sizes, center.widths)
-            if _mass(there) > _mass(center) + _GAIN:
-                center = there
+            landing = _center(density, center.point + jumps[k], sizes, center.widths)
+            if _mass(landing) > _mass(center) + _GAIN:
+                center = landing
         first += size
     return center
 
@@ -175,26 +175,26 @@ def _ascent(density: Density, center: Center) -> list[np.ndarray]:
 
 def _center(density: Density, q: np.ndarray, sizes: Sequence[int], near: np.ndarray) -> Center:
     """Return the center at a point: search its widths from those nearby, by doubling or halving."""
-    here = density(q)[0]
+    level = density(q)[0]
     widths, first = near.copy(), 0
     for size in sizes:
         direction = np.zeros(q.size)
         direction[first : first + size] = 1.0
 
         def fits(width, direction=direction, size=size):
-            falls = (here - density(q + side * width * direction)[0] for side in (-1.0, 1.0))
+            falls = (level - density(q + side * width * direction)[0] for side in (-1.0, 1.0))
             return all(fall <= _FALL * size for fall in falls)  # false for NaN
 
         width = near[first]
-        by = 2.0 if fits(width) else 0.5
+        factor = 2.0 if fits(width) else 0.5
         for _ in range(_DOUBLINGS):
-            if fits(width * by) != (by > 1.0):
-                width *= 1.0 if by > 1.0 else by
+            if fits(width * factor) != (factor > 1.0):
+                width *= 1.0 if factor > 1.0 else factor
                 break
-            width *= by
+            width *= factor
         widths[first : first + size] = width
         first += size
-    return Center(q, here, widths)
+    return Center(q, level, widths)
 
 
 def draw_start(density: Density, center: Center, rng: np.random.Generator) -> np.ndarray:
@@ -225,6 +225,6 @@ def check_finite(density: Density, center: Center, names: Sequence[str]) -> None
         value, slope = density(q)
         if value == -np.inf or (np.isfinite(value) and np.isfinite(slope).all()):
             continue  # -inf: outside of the support
-        what = "the gradient of its log density" if np.isfinite(value) else "its log density"
+        quantity = "the gradient of its log density" if np.isfinite(value) else "its log density"
         point = ", ".join(f"{n} = {x:.4g}" for n, x in zip(names[:_SHOWN], q, strict=False))
-        raise NotFinite(f"{what} has no value at {point}{', ...' * (q.size > _SHOWN)}")
+        raise NotFinite(f"{quantity} has no value at {point}{', ...' * (q.size > _SHOWN)}")

@@ -86,13 +86,13 @@ def _draws(reading: Reading) -> list[LoopDraw]:
 
 
 def _plan(rung: str, reading: Reading) -> Plan:
-    on = collapsed(reading, "statistics") if rung == "statistics" else reading
-    if tagged := [rv.name for rv in on.model.free_RVs if is_tagged(rv)]:
+    target = collapsed(reading, "statistics") if rung == "statistics" else reading
+    if tagged := [rv.name for rv in target.model.free_RVs if is_tagged(rv)]:
         raise Declined(f"it does not cover the records {tagged[0]!r}")
-    _draws(on)
-    size = sum(math.prod(lengths(rv)) for rv in on.model.free_RVs)
+    _draws(target)
+    size = sum(math.prod(lengths(rv)) for rv in target.model.free_RVs)
     cost = {"loop": 1.0, "loop, entry": float(size)}
-    return Plan.costing(cost, partial(_sample, on))
+    return Plan.costing(cost, partial(_sample, target))
 
 
 @once

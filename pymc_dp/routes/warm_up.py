@@ -129,8 +129,12 @@ def warm_up(
         size = min(max(_TUNED, first // _TUNED), tune - first)
         counts: list = []
         for piece in pieces.of(size):  # for Ctrl-C; the pieces do not change what is learnt
-            rows, more = draw(piece.stop - piece.start)
-            counts = [a + b for a, b in zip(counts, more, strict=True)] if counts else more
+            rows, piece_counts = draw(piece.stop - piece.start)
+            counts = (
+                [a + b for a, b in zip(counts, piece_counts, strict=True)]
+                if counts
+                else piece_counts
+            )
             if not first and not piece.start:
                 drawn = np.empty((tune, rows.shape[1]))
             drawn[first + piece.start : first + piece.stop] = rows
