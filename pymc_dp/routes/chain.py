@@ -70,7 +70,7 @@ def notice_starts(model: pm.Model) -> None:
 
 
 def check_releases(model: pm.Model, released: Sequence[TensorVariable]) -> None:
-    """Decline other data, potentials, releases without a value, and noise without continuous rates."""
+    """Decline other data, potentials, releases without a value, and noise of other kinds."""
     uncovered = [rv for rv in (*model.observed_RVs, *model.potentials) if rv not in released]
     if uncovered:
         raise Declined(f"it does not cover {uncovered[0].name!r}")
