@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import pymc_dp.graphs.to_jax  # noqa: F401 (from here on JAX knows the package's ops)
+import pymc_dp.graphs.to_jax  # noqa: F401 (registers the package's ops with JAX)
 from pymc_dp.distributions import (
     Bessel,
     DiscreteGaussian,
@@ -121,8 +121,8 @@ __all__ = [
     "thresholds",
 ]
 
-# Imported when they are first asked for, as what plugins offer is: with these come matplotlib,
-# nutpie and joblib.
+# Modules that are imported when a name is first used, as those of plugins are: they import
+# matplotlib, nutpie and joblib.
 _LAZY = {
     "neural": "neural",
     "plot_privacy": "studies.plots",

@@ -12,34 +12,31 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.math import Sum
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.held import Held, held, shown
 from pymc_dp.graphs.ranges import check_wraparound
 from pymc_dp.graphs.shapes import known_shape, of_nothing
-from pymc_dp.graphs.values import depends_on, is_random, known_value, nearest_rvs
+from pymc_dp.graphs.values import is_random, known_value, nearest_rvs
 from pymc_dp.laws.no_records import value_of_nothing
 from pymc_dp.laws.one_value import marginal_release_rv
-from pymc_dp.mechanisms.alignment import placed, wrong_shape
+from pymc_dp.mechanisms.alignment import placed
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.checks import by_which_rule, check_attainable, is_published
-from pymc_dp.mechanisms.release import (
-    FeasibleMoments,
-    FeasibleRegression,
-    record_bounds,
-    release_rv,
+from pymc_dp.mechanisms.release import FeasibleMoments, FeasibleRegression, release_rv
+from pymc_dp.observation_checks import (
+    check_confidential,
+    check_dims,
+    check_noise_shape,
+    check_records,
+    warn_of_one_value,
 )
 from pymc_dp.published import Release
 from pymc_dp.reading.columns import simple_regression
 from pymc_dp.reading.fits import check_fits
-from pymc_dp.reading.groups import Block
-from pymc_dp.reading.model import Reading, release_statistic, releases
-from pymc_dp.reading.normal_column import normal_moments, read_normal_column
-from pymc_dp.reading.propriety import check_possible
-from pymc_dp.reading.record_lengths import record_count, record_length
+from pymc_dp.reading.model import Reading, release_statistic
+from pymc_dp.reading.normal_column import normal_moments
+from pymc_dp.reading.record_lengths import record_count
 from pymc_dp.reading.tags import tag_records
 from pymc_dp.step_methods import exact_step
 from pymc_dp.step_methods.tables import together
@@ -167,22 +164,22 @@ def PrivateObservation(
             )
         rv = marginal_release_rv(statistic, mechanism, name=name)
     else:
-        _check_confidential(name, statistic, model)
-        _warn_of_one(name, statistic)
+        check_confidential(name, statistic, model)
+        warn_of_one_value(name, statistic)
         for part in of_nothing(statistic):
             value_of_nothing(part, name)  # refuses 0 / 0
         check_wraparound(name, statistic)
         check_noise_shape(name, statistic, mechanism)
         rv = _constrained(name, statistic, mechanism, bounds, model)
         rv.name = name
-        _check_records(name, model, rv)
+        check_records(name, model, rv)
     observed = _check_observed(name, rv, observed, mechanism)
     check_attainable(name, mechanism, observed, statistic)
-    _check_dims(name, rv, dims, coords, model)
-    # Everything is checked: a refused release leaves nothing behind in the model.
+    check_dims(name, rv, dims, coords, model)
+    # All checks are done: a refused release has left the model as it was.
     model.add_coords(coords)
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
-    # A second release may take away from the first its exact draw.
+    # With another release a variable may lose its exact draw: choose steps again for all.
     touched = nearest_rvs([release_statistic(rv)])
     exact = {v: v.tag.dp_step for v in model.free_RVs if hasattr(v.tag, "dp_step")}
     reading = Reading(model)
@@ -193,12 +190,12 @@ def PrivateObservation(
 
 
 def _new_coords(name: str, release: Release, model: pm.Model) -> dict[str, Sequence[Any]]:
-    """Return the coords of a release that the model lacks; the others must agree."""
-    new: dict[str, Sequence[Any]] = {}
+    """Return the coords of a release that the model lacks; refuse coords that contradict it."""
+    missing: dict[str, Sequence[Any]] = {}
     for dim, length in zip(release.dims or (), release.value.shape, strict=bool(release.dims)):
         stated = (release.coords or {}).get(dim)
         if dim not in model.coords:
-            new[dim] = range(length) if stated is None else stated
+            missing[dim] = range(length) if stated is None else stated
             continue
         labels = model.coords[dim]
         if stated is not None and labels is not None and tuple(labels) != stated:
@@ -213,25 +210,7 @@ def _new_coords(name: str, release: Release, model: pm.Model) -> dict[str, Seque
                 f"{name!r}: the release has {length} entries along {dim!r}, the model has {known}: "
                 f"give the dimensions of this one another name, PrivateObservation(..., dims=...)"
             )
-    return new
-
-
-def _check_dims(name: str, rv, dims, coords, model: pm.Model) -> None:
-    """Refuse dims that the model does not have, or that are longer or shorter than the release."""
-    for dim, length in zip(dims or (), known_shape(rv), strict=False):
-        if dim is None:
-            continue
-        if dim not in coords and dim not in model.dim_lengths:
-            raise ValueError(
-                f"{name!r}: the model has no dimension {dim!r}: add it with pm.Model(coords=...), "
-                f"or leave dims= out, and that of an xarray with .to_numpy()"
-            )
-        known = known_value(model.dim_lengths[dim]) if dim not in coords else len(coords[dim])
-        if length is not None and known is not None and known != length:
-            raise ValueError(
-                f"{name!r}: the dimension {dim!r} has {known} labels, and the released statistic "
-                f"has {length} entries along it"
-            )
+    return missing
 
 
 def _stack(name: str, statistic) -> TensorVariable:
@@ -263,61 +242,6 @@ def _stack(name: str, statistic) -> TensorVariable:
             f"pt.concatenate([...]) of vectors, with one noise scale per entry"
         )
     return pt.stack(parts)
-
-
-def _check_confidential(name: str, statistic: TensorVariable, model: pm.Model) -> None:
-    sources = nearest_rvs([statistic])
-    unknown = [rv for rv in sources if rv not in model.named_vars.values()]
-    if unknown:
-        raise ValueError(
-            f"{name!r}: the statistic uses the random variable {unknown[0]} that is not part of "
-            f"the model. Give it a name (pm.Normal('records', ...)), or pass the .dist(...) itself "
-            f"as the statistic"
-        )
-    if not any(rv in model.free_RVs for rv in sources):
-        seen = [rv for rv in sources if rv in model.observed_RVs]
-        if seen:
-            raise ValueError(
-                f"{name!r}: the statistic is one of {seen[0].name!r}, which is observed: what is "
-                f"confidential has no observed=. Leave it out and give {seen[0].name!r} its shape="
-            )
-        raise ValueError(
-            f"{name!r}: the statistic contains no confidential random variable of the model. Write "
-            f"it as an expression of unobserved variables, such as records.mean() with "
-            f"records = pm.Normal('records', mu, sigma, shape=n). A comparison with == is Python's "
-            f"own: write pytensor.tensor.eq(records, 0)"
-        )
-
-
-def _warn_of_one(name: str, statistic: TensorVariable) -> None:
-    """Warn where what reads as a sum over records is of a single value."""
-    for variable in ancestors([statistic], blockers=nearest_rvs([statistic])):
-        node = variable.owner
-        if node is None or not isinstance(node.op, Sum) or node.inputs[0].type.ndim:
-            continue
-        for rv in nearest_rvs([node.inputs[0]])[:1]:
-            _log.warning(
-                "%r: %r is one value, of which a sum or a mean is taken: of n records, write "
-                "shape=n for %r", name, rv.name, rv.name,
-            )  # fmt: skip
-            return
-
-
-def check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism) -> None:
-    """Refuse noise parameters that do not broadcast against the statistic."""
-    shape, axes = known_shape(statistic), mechanism.statistic_ndim
-    if axes > len(shape):
-        raise ValueError(
-            f"{name!r}: {type(mechanism).__name__} releases one of several entries of its "
-            f"statistic, which is a single number: write a list, or a vector"
-        )
-    wrong = wrong_shape(mechanism, shape, axes)
-    if wrong is not None:
-        raise ValueError(
-            f"{name!r}: a noise parameter of shape {wrong} does not broadcast against the "
-            f"statistic of shape {shape}: write one scale for all, or one per entry (of "
-            f"where=, one truth value per entry)"
-        )
 
 
 def _constrained(name, statistic, mechanism, bounds, model) -> TensorVariable:
@@ -382,22 +306,22 @@ def _interval_ends(name: str, bounds, width: int) -> tuple[np.ndarray, np.ndarra
 
 def _held(name: str, observed) -> Held:
     try:
-        own = held(observed)
+        published = held(observed)
     except TypeError:
         raise TypeError(
             f"{name!r}: observed must be a number, an array or a pm.Data; got {observed!r}. What "
             f"was withheld is NaN: pd.read_csv(file, na_values='*') reads a mark as that"
         ) from None
-    # As PyMC has it: what says its type keeps it.
+    # As in PyMC: values with a dtype keep it.
     typed = hasattr(observed, "dtype") or isinstance(observed, Held)
-    return own if typed else replace(own, numbers=own.numbers.astype("float64"))
+    return published if typed else replace(published, numbers=published.numbers.astype("float64"))
 
 
 def _check_observed(name: str, rv: TensorVariable, observed, mechanism: Mechanism) -> Any:
     if observed is None:
         return None
     if isinstance(observed, SharedVariable):
-        value = held(observed.get_value(borrow=True)).numbers  # pm.set_data masks what is NaN
+        value = held(observed.get_value(borrow=True)).numbers  # pm.set_data masks NaN
     elif isinstance(observed, Constant):
         value = held(observed.data).numbers
     elif isinstance(observed, Variable):
@@ -406,7 +330,7 @@ def _check_observed(name: str, rv: TensorVariable, observed, mechanism: Mechanis
                 f"{name!r}: observed depends on the random variable {nearest_rvs([observed])[0]}; "
                 f"it must be the published number, an array or a pm.Data that holds it"
             )
-        return observed  # symbolic: PyMC evaluates it
+        return observed  # PyMC evaluates symbolic values
     else:
         observed = value = observed.numbers
     expected = known_shape(rv)
@@ -424,47 +348,9 @@ def _check_observed(name: str, rv: TensorVariable, observed, mechanism: Mechanis
     if not np.all(is_published(mechanism, value)):
         raise ValueError(
             f"{name!r}: observed contains NaN, masked or infinite values. Where entries were "
-            f"withheld, {by_which_rule(mechanism)}. Infinite values are none that could be "
+            f"withheld, {by_which_rule(mechanism)}. An infinite value cannot have been "
             f"published"
         )
     if isinstance(observed, np.ndarray) and np.isnan(value).any():
-        return pt.constant(value.astype("float64"))  # PyMC would draw what is NaN in an array
+        return pt.constant(value.astype("float64"))  # PyMC would impute NaN of an array
     return observed
-
-
-def _check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
-    """Check a release against its records and their other releases."""
-    for records in nearest_rvs([release_statistic(rv)]):
-        if records not in model.free_RVs or records.type.ndim == 0 or known_shape(records)[0] == 0:
-            continue
-        _check_bounds_agree(name, model, rv, records)
-        try:
-            reading = Reading(model)
-            group = Block((records,), record_length(records), ())
-            read = read_normal_column(reading, group, (rv,))
-            entries = read.components
-        except (Declined, ValueError):
-            continue  # another kind of statistic or record
-        if read.n == 1 and any(
-            np.isnan(e.constant) or not (e.mean or e.variance or e.constant) for e in entries
-        ):
-            raise ValueError(
-                f"{name!r}: a variance needs n >= 2 records; {records.name!r} has 1. Release the "
-                f"mean only"
-            )
-        check_possible(reading, read)
-
-
-def _check_bounds_agree(name, model, rv, records) -> None:
-    """Compare bounds record by record: releases may be of some columns of the same rows."""
-    stated = [
-        record_bounds(r, model.free_RVs).get(records)
-        for r in [*releases(model), rv]
-        if depends_on(release_statistic(r), records)
-    ]
-    if len(set(stated)) > 1:
-        raise ValueError(
-            f"{name!r}: the releases of {records.name!r} state different bounds "
-            f"{', '.join(map(str, stated))}: they are a property of the records, so give every "
-            f"release of them the same bounds="
-        )

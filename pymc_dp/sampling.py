@@ -1,4 +1,4 @@
-"""`sample`: the fastest exact route for a model."""
+"""`sample`: draws of the posterior by the fastest exact route."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from pymc_dp.routes.given import check_initial_values, initial_values, public
 from pymc_dp.routes.latent_gaussian import unnormalised
 from pymc_dp.routes.starts import NotFinite
 
-# Messages appear where PyMC's do.
+# A child of PyMC's logger: its handlers show the messages.
 _log = logging.getLogger("pymc.dp")
 
 Rung = Literal["auto", "records", "statistics", "marginal"]
 
-_MUCH_FASTER = 10  # than a route that is taken: worth a word
+_MUCH_FASTER = 10  # times faster than the route that is taken: the user is told of it
 
-NEURAL = ("sppe", "sple")  # functions of pymc_dp.neural
+NEURAL = ("sppe", "sple")  # values of method=, which are functions of pymc_dp.neural
 
 _INSTEAD = (
     "gone from dp.sample: write approximate='clt', which samples the law of Bernstein & Sheldon; "
@@ -90,10 +90,10 @@ def sample(
     Raises
     ------
     ValueError
-        An argument with another value than these, or one that no open route takes; no private
-        release in the model; no open route. It names the reasons.
+        An argument with an unknown value, or one that no open route takes; no private release in
+        the model; no open route, with the reasons.
     NotImplementedError
-        Naming the variable without a density, an improper prior of a model without data.
+        A variable without a density, which is named; an improper prior of a model without data.
 
     Notes
     -----
@@ -160,7 +160,7 @@ def _sampled(
     moments: Any,
     kwargs: dict[str, Any],
 ) -> DataTree:
-    """Sample a model of which all arguments are known to be possible; `model` is the user's own."""
+    """Sample with checked arguments; `model` is the user's, `reading` may be of a copy."""
     for note in (*notes(reading), *unnormalised(reading)):
         _log.warning("%s", note)
     if rung == "auto" and approximate is None and _is_prior_alone(reading, kwargs):
@@ -168,9 +168,9 @@ def _sampled(
             return _from_the_prior(reading, **kwargs)
         except Declined:
             raise
-        except NotImplementedError as why:  # a law with a density only
+        except NotImplementedError as why:  # a distribution without random draws
             _log.info("Not taken: independent draws from the prior, %s", str(why).strip())
-    # Those of PyMC name no parameter; of what is no tree they are all that there is.
+    # PyMC's warnings name no parameter: ours replace them, unless the result is no DataTree.
     checks = kwargs.get("compute_convergence_checks", True) and not kwargs.get("quiet")
     if kwargs.get("return_inferencedata", True) and kwargs.get("trace") is None:
         kwargs["compute_convergence_checks"] = False
@@ -190,25 +190,25 @@ def _by_best_route(
     moments: Any,
     kwargs: dict[str, Any],
 ) -> tuple[DataTree, str]:
-    """Sample; return the draws, and what is expected to do better if they have not mixed."""
+    """Sample; return the draws, and advice in case that the chains have not mixed."""
     options: dict[str, Any] = {} if approximate is None else {"moments": moments}
     if approximate is None and moments is not None:
         raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
     if approximate is not None and moments is not None and not isinstance(moments, str):
-        APPROXIMATIONS[approximate](moments)  # what is wrong with them is wrong on every route
+        APPROXIMATIONS[approximate](moments)  # checked here, or each route would refuse them
     records = {rv.name for rv in privatized(reading)}
     if kwargs.get("step") is not None:
-        reading = Reading(model)  # they are of its variables
-    elif kwargs.get("initvals"):  # they may be
+        reading = Reading(model)  # the steps refer to variables of the user's model, not of a copy
+    elif kwargs.get("initvals"):  # keys may be variables of the user's model: use names
         kwargs["initvals"] = initial_values({}, kwargs["initvals"])
     if rung == "auto" and not records:
         return _as_written(reading, **kwargs), ""
     wanted = records & set(kwargs.get("var_names") or ())
     by_nuts = not any(is_tagged(rv) for rv in privatized(reading) if rv.name in wanted)
     if rung == "auto" and wanted and by_nuts and kwargs.get("step") is None:
-        rung = "records"  # values that are released one by one are moved as parameters are
+        rung = "records"  # values released one by one are moved as parameters
     if rung == "auto" and (kwargs.get("step") is not None or wanted):
-        _log.info("Route: the model as written, with the given steps or records")
+        _log.info("Route: the model as written, because of step= or of records in var_names=")
         advice = "Without step= and records in var_names=, dp.sample takes the fastest route."
         return on_records(Reading(model), **kwargs), advice
     if rung != "auto" and not records:
@@ -218,13 +218,13 @@ def _by_best_route(
     named = kwargs.get("var_names") or ()
     open_routes, better = [], []
     shut: list[tuple[str, Declined]] = []
-    by_a_word = [(0.0, "", "")]
+    nearly_open = [(0.0, "", "")]
     for route, plan in routes(reading, approximate, **options):
         reason = str(plan) if isinstance(plan, Declined) else ""
         if rung not in ("auto", route.rung):
-            better += [] if isinstance(plan, Declined) else [(route.standing(plan.rate), route)]
+            better += [] if isinstance(plan, Declined) else [(route.priority(plan.rate), route)]
             continue
-        # Of what is returned, others are taken away afterwards.
+        # `var_names` is applied below: it shuts a route only if it names records.
         unsupported = [k for k in kwargs if route.arguments and k not in route.arguments]
         unsupported = [k for k in unsupported if k != "var_names" or records & {*named}]
         if not reason and route.steps and nuts_sampler != "pymc":
@@ -238,59 +238,62 @@ def _by_best_route(
         elif not isinstance(plan, Declined):
             open_routes.append((plan, route))
         if isinstance(plan, Declined) and plan.near > 1:
-            by_a_word.append((route.usual_rate, route.name, reason))
+            nearly_open.append((route.usual_rate, route.name, reason))
     for plan, best in by_preference(open_routes):
         _log.info("Route: %s (rung: %s)", best.name, best.rung)
-        usual, name, reason = max(by_a_word)
+        usual, name, reason = max(nearly_open)
         if usual >= _MUCH_FASTER * plan.rate:
             _log.warning(
-                "The route %r is usually %.0f times faster, and is shut by what can be written in "
-                "another way: %s", name, usual / plan.rate, reason,
+                "The route %r is usually %.0f times faster, and opens if the model is written in "
+                "another way. It is shut now: %s", name, usual / plan.rate, reason,
             )  # fmt: skip
         faster, other = max(better, key=lambda entry: entry[0], default=(0.0, best))
-        elsewhere = [own for own in open_routes if own[1].rung != best.rung]
+        elsewhere = [(p, route) for p, route in open_routes if route.rung != best.rung]
         instead = ""
-        if faster > best.standing(plan.rate):
+        if faster > best.priority(plan.rate):
             instead = f"Without rung={rung!r} it takes the route {other.name!r}."
-        elif best.careful > 1.0 and elsewhere:
-            _, other = max(elsewhere, key=lambda own: own[1].standing(own[0].rate))
+        elif best.handicap > 1.0 and elsewhere:
+            _, other = max(elsewhere, key=lambda pair: pair[1].priority(pair[0].rate))
             instead = f"Draw more, or try rung={other.rung!r}, the route {other.name!r}."
-        own = kwargs | _starts(reading, best, kwargs.get("initvals"))
+        arguments = kwargs | _starts(reading, best, kwargs.get("initvals"))
         if best.arguments:
-            own.pop("var_names", None)
+            arguments.pop("var_names", None)
         try:
-            tree = run(best, plan, **own)
+            tree = run(best, plan, **arguments)
             if best.arguments and named:
                 tree["posterior"] = DataTree(tree["posterior"].to_dataset()[[*named]])
             return tree, instead
-        except (NotFinite, Declined) as why:  # the latter where compiling found out
+        except (NotFinite, Declined) as why:  # compiling may find a reason to decline
             _log.warning("Not taken: %s, %s", best.name, why)
             shut.append((best.name, Declined(str(why), near=2)))
     where = "" if rung == "auto" else f" on the rung {rung!r}"
     first = str(nearest(why for _, why in shut))
     names = [name for name, why in shut if str(why) == first]
-    others = len(shut) - len(names)
-    more = f". dp.explain(model, details=True) says why {others} others are shut" if others else ""
-    raise ValueError(f"no route{where} is open. {', '.join(names)}: {first}{more}")
+    unnamed = len(shut) - len(names)
+    hint = (
+        f". dp.explain(model, details=True) says why the other {unnamed} are shut"
+        if unnamed
+        else ""
+    )
+    raise ValueError(f"no route{where} is open. {', '.join(names)}: {first}{hint}")
 
 
-def _starts(reading: Reading, route: Route, given: Any) -> dict[str, Any]:
-    """Return where chains of a route are to begin; say what is not used."""
+def _starts(reading: Reading, route: Route, initvals: Any) -> dict[str, Any]:
+    """Return the initvals= of a route; log which starting values it does not use."""
     starts = reading.model.rvs_to_initial_values
     if route.arguments and any(value is not None for value in starts.values()):
-        _log.info("This route begins its chains itself: initval= is not used")
+        _log.info("This route chooses its own starting values: initval= of variables is not used")
     if route.rung == "records":
         return {}
-    for note in what_goes(reading, given):
+    for note in what_goes(reading, initvals):
         _log.info("%s", note)
-    return {"initvals": initial_values({}, given, gone_names(reading))} if given else {}
+    return {"initvals": initial_values({}, initvals, gone_names(reading))} if initvals else {}
 
 
 def _is_prior_alone(reading: Reading, kwargs: dict[str, Any]) -> bool:
-    """Whether the posterior of a model is its prior, as forward draws have it.
+    """Whether forward draws have the posterior, as nothing conditions the model.
 
-    They know nothing of what conditions the model: data, potentials, bounds, transforms that cut a
-    support.
+    Data, potentials, bounds and transforms that cut a support condition it.
     """
     model = reading.model
     try:
@@ -308,12 +311,12 @@ def _is_prior_alone(reading: Reading, kwargs: dict[str, Any]) -> bool:
 
 
 def _from_the_prior(reading: Reading, **kwargs: Any) -> DataTree:
-    """Draw independently from the model; nothing in it is observed."""
+    """Draw independently from the prior of a model without observed variables."""
     for rv in reading.model.free_RVs:
         if isinstance(rv.owner.op, FlatRV | HalfFlatRV):
             raise Declined(f"nothing is observed, and the prior of {rv.name!r} is improper")
     draws, chains = kwargs.get("draws", 1000), kwargs.get("chains") or 4
-    found = pm.sample_prior_predictive(
+    prior_draws = pm.sample_prior_predictive(
         draws * chains,
         model=reading.model,
         var_names=kwargs.get("var_names") or public(reading),
@@ -321,7 +324,7 @@ def _from_the_prior(reading: Reading, **kwargs: Any) -> DataTree:
     )["prior"].to_dataset()
     _log.info("Route: independent draws from the prior, as nothing is observed")
     parts = [
-        found.isel(draw=slice(c * draws, (c + 1) * draws)).assign_coords(
+        prior_draws.isel(draw=slice(c * draws, (c + 1) * draws)).assign_coords(
             chain=[c], draw=np.arange(draws)
         )
         for c in range(chains)
@@ -330,7 +333,7 @@ def _from_the_prior(reading: Reading, **kwargs: Any) -> DataTree:
 
 
 def _as_written(reading: Reading, **kwargs):
-    """Releases of latents or of integrated-out values: the model is sampled as it is."""
+    """Sample a model without records: releases of latents, or of values integrated out before."""
     model = reading.model
     if not all_releases(model):
         raise ValueError(
@@ -341,8 +344,8 @@ def _as_written(reading: Reading, **kwargs):
     stepped = ", ".join(map(repr, not_for_nuts(reading)))
     if nuts_sampler != "pymc" and stepped:
         raise ValueError(
-            f"nuts_sampler={nuts_sampler!r} cannot move {stepped}, which have steps of "
-            f'their own: write dp.sample(dp.collapse(model, "marginal"), '
+            f"nuts_sampler={nuts_sampler!r} cannot move {stepped}, which are discrete or have an "
+            f'exact draw: write dp.sample(dp.collapse(model, "marginal"), '
             f"nuts_sampler={nuts_sampler!r}), or leave nuts_sampler= out"
         )
     try:
@@ -360,7 +363,7 @@ def _as_written(reading: Reading, **kwargs):
             _log.info("Route: %s (rung: %s)", route.name, route.rung)
             try:
                 return run(route, plan, **kwargs)
-            except Declined as why:  # which compiling found out
+            except Declined as why:  # found when compiling
                 if not ordered:
                     raise
                 _log.warning("Not taken: %s, %s", route.name, why)
@@ -368,6 +371,6 @@ def _as_written(reading: Reading, **kwargs):
         raise
     except NotImplementedError as error:
         raise Declined(
-            f"{str(error).strip()}\nIf a part of the model has no density, but can be drawn from, "
+            f"{str(error).strip()}\nIf a part of the model can be drawn from but has no density, "
             "dp.neural.sppe and dp.neural.sple take the model as it is"
         ) from error

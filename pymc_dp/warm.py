@@ -1,17 +1,16 @@
 """Compile ahead what models need: ``python -m pymc_dp.warm [PAGE ...]``.
 
-Runs the models of how-to pages, or of scripts and pages of your own, each up to its first
-`dp.sample`, with a few draws; and then `dp.recover`. What that compiles is kept on disk, so that
-later processes start at once: in the build of a container, before the tests of a project. Models of
-a kind share the most of it, whatever their data; what depends on the lengths of a model is compiled
-for these lengths.
+Runs the models of how-to pages, or of your own scripts and pages, up to the first `dp.sample`, with
+a few draws, and then `dp.recover`. The compiled code is kept on disk, so that later processes start
+at once: run it in the build of a container, or before the tests of a project. Models of a kind
+share most of the code, whatever their data; some is compiled for the lengths of the variables.
 
 Parameters
 ----------
 PAGE
-    Name of a how-to page, as ``regression``; or the path of a page or of a Python script. Nothing
-    in a script is run after its first `dp.sample`: of several models, name a script each. By
-    default, the nine pages that most models are like, which take some five minutes.
+    Name of a how-to page, as ``regression``; or the path of a page or of a Python script. A script
+    stops after its first `dp.sample`: write one script for each model. The default are nine pages
+    that most models resemble, which take some five minutes.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ PAGES = (
     "regression", "public_covariates", "revenue", "counts_and_means",
 )  # fmt: skip
 _CELL = re.compile(r"^```\{code-cell\}\n(?::tags:[^\n]*\n+)?(.*?)^```$", re.MULTILINE | re.DOTALL)
-_DRAWS = 20  # so few that they take no time
+_DRAWS = 20  # few, as only compiling matters
 _NEVER = "nothing in it calls dp.sample"
 
 
 class _Enough(BaseException):
-    """The model has been sampled; no `except Exception` of a script's is to see it."""
+    """Ends a script after its first `dp.sample`; its `except Exception` does not catch it."""
 
 
 def code_of(page: str) -> str:
@@ -64,7 +63,7 @@ def code_of(page: str) -> str:
 
 
 def warm(pages: Sequence[str] = PAGES) -> None:
-    """Compile what pages or scripts need; print how long each took.
+    """Compile what pages or scripts need; print the seconds that each took.
 
     Parameters
     ----------
@@ -83,7 +82,7 @@ def warm(pages: Sequence[str] = PAGES) -> None:
     def sample(*args: Any, **kwargs: Any) -> None:
         few = {"draws": _DRAWS, "tune": _DRAWS, "progressbar": False}
         tree = original(*args, **kwargs | few | {"compute_convergence_checks": False})
-        with suppress(NotImplementedError, TypeError, ValueError):  # nothing to recover, say
+        with suppress(NotImplementedError, TypeError, ValueError):  # such as nothing to recover
             dp.recover(kwargs.get("model", *args[:1] or [None]), tree)
         raise _Enough
 

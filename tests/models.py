@@ -39,7 +39,7 @@ def route_table(model, approximate=None, **options):
     return [
         (route, 0.0, str(plan))
         if isinstance(plan, Declined)
-        else (route, route.standing(plan.rate), "")
+        else (route, route.priority(plan.rate), "")
         for route, plan in routes(Reading(model), approximate, **options)
     ]
 

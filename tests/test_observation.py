@@ -148,7 +148,7 @@ REFUSED = [
     refusal(lambda: lead() == 1, r"got False: write pt\.eq\(x, 1\) for x == 1", TypeError),
     refusal(
         lambda: pm.Normal("x", 0, 1, observed=[1.0, 2.0]).mean(),
-        "one of 'x', which is observed: .* its shape=",
+        "computed from 'x', which is observed: .* its shape=",
     ),
     refusal(lambda: outside(shape=5).mean(), OUTSIDE),
     refusal(lambda: outside(shape=5).mean() + mean(), OUTSIDE),

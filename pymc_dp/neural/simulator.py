@@ -23,7 +23,7 @@ from pymc_dp.mechanisms.checks import check_attainable
 from pymc_dp.neural.noise import Channel
 from pymc_dp.neural.prior import Prior
 from pymc_dp.neural.problem import Problem
-from pymc_dp.observation import check_noise_shape
+from pymc_dp.observation_checks import check_noise_shape
 from pymc_dp.reading.checks import check_values
 from pymc_dp.reading.frozen import as_model, without_starts
 from pymc_dp.reading.model import parents, release_mechanism, release_statistic, releases

@@ -1,6 +1,6 @@
-"""Ways to sample a model, each with what it is expected to give.
+"""Routes: ways to sample a model, each with the speed that it is expected to have.
 
-Every module of this package registers its routes; a new one is found by itself.
+Every module of this package registers its routes when it is imported; all are imported here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pymc_dp.routes.costs import expected_rate
 
 
 class Plan(NamedTuple):
-    """A route through one model, with what was built for it.
+    """A route for one model, with a function that samples it.
 
     Attributes
     ----------
-    rate : effective draws of the slowest parameter to be expected of a CPU second.
-    run : ``(**pm.sample arguments)`` to the result.
-    moved : names the variables that are moved in coordinates other than PyMC's.
-    cost : what the rate is computed from, see `routes.costs`.
+    rate : expected effective draws of the slowest parameter in a CPU second.
+    run : takes the arguments of `pm.sample`, returns its result.
+    moved : returns the names of the variables that it moves in coordinates other than PyMC's.
+    cost : the terms that the rate is computed from, see `routes.costs`.
     """
 
     rate: float
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
         run: Callable[..., DataTree],
         moved: Callable[[], list[str]] = list,
     ) -> Plan:
-        """Return a plan of the rate that goes with a cost."""
+        """Return a plan whose rate follows from its cost."""
         return cls(expected_rate(cost), run, moved, cost)
 
 
@@ -52,22 +52,22 @@ class Route:
     Attributes
     ----------
     name, rung : str
-        What it is called and the rung of the ladder on which it samples.
+        Its name, and the rung of the ladder on which it samples.
     plan : callable
-        Reading to `Plan`; where the route is shut, it is declined with the reason.
+        Takes a reading, returns a `Plan`; raises `Declined` with the reason where it is shut.
     arguments : frozenset of str, optional
-        The arguments of `pm.sample` that the route takes, where it does not take them all.
+        The arguments of `pm.sample` that the route takes; None if it takes them all.
     approximate : str, optional
-        The approximation that it samples; `plan` then takes ``moments=``, too.
+        The approximation that it samples, None if exact; `plan` then takes ``moments=``, too.
     steps : bool, optional
-        Whether some variables get steps of ours, so that it is not for ``nuts_sampler=``.
+        Whether some variables get steps other than NUTS, which shuts out ``nuts_sampler=``.
     usual : mapping, optional
-        What it usually costs, to tell what is lost where a word of the model shuts it.
+        Its usual cost, to tell users how much faster it would be where it is shut.
     chain : callable, optional
-        Reading to a compiled chain that can be run again for other released values, see
+        Takes a reading, returns a compiled chain that runs again for other released values, see
         `studies.chains`.
-    careful : float, optional
-        How many times faster it has to be than others, as it may mix slowly on other data.
+    handicap : float, optional
+        How many times faster than another route it has to be to be taken: it may mix slowly.
     """
 
     name: str
@@ -77,30 +77,30 @@ class Route:
     approximate: str | None = None
     steps: bool = False
     usual: Mapping[str, float] | None = None
-    careful: float = 1.0
+    handicap: float = 1.0
     chain: Callable[[Reading], Any] | None = None
 
     @property
     def usual_rate(self) -> float:
-        """The rate that goes with what it usually costs, 0 where that is not known."""
+        """The rate at its usual cost; 0 where that is not known."""
         return expected_rate(self.usual) if self.usual else 0.0
 
-    def standing(self, rate: float) -> float:
-        """Return what the route of the most is taken by: the rate, or less where it may fail."""
-        return rate / self.careful
+    def priority(self, rate: float) -> float:
+        """Return the rate divided by the handicap: the route with the highest priority is taken."""
+        return rate / self.handicap
 
 
 ROUTES: Registry[Route, Route] = Registry()
-AS_WRITTEN = "as written"  # the rung of models without records
+AS_WRITTEN = "as written"  # the rung of models without records to integrate out
 
 
 def routes(
     reading: Reading, approximate: str | None = None, **options: Any
 ) -> list[tuple[Route, Plan | Declined]]:
-    """Return every route of a model's rungs with its plan, or with why it is shut."""
+    """Return every route of a model's rungs, with its plan or with the reason why it is shut."""
     has_records = bool(privatized(reading))
     table: list[tuple[Route, Plan | Declined]] = []
-    # A fifth of the time would go to notes of the lines that made the graphs, all of them ours.
+    # PyTensor would note the line that made each variable, which takes a fifth of the time.
     with pytensor.config.change_flags(traceback__limit=0):
         for route in ROUTES:
             if route.approximate != approximate or has_records == (route.rung == AS_WRITTEN):
@@ -109,7 +109,7 @@ def routes(
                 table.append((route, route.plan(reading, **options)))
             except Declined as reason:
                 table.append((route, reason))
-            except ValueError as error:  # an improper posterior, or values that are none
+            except ValueError as error:  # an improper posterior, or an impossible value
                 table.append((route, Declined(str(error))))
     return table
 

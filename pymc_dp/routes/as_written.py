@@ -1,4 +1,4 @@
-"""Models of which no records are to be integrated out: latents, and what was integrated before."""
+"""Models without records to integrate out: releases of latents, or models collapsed before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains of compiled kernels: run in threads, and returned as PyMC returns its own."""
+"""Chains of compiled kernels, which run in threads; the result is that of `pm.sample`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from pymc_dp.step_methods.base import observed_values
 
 _log = logging.getLogger("pymc.dp")
 
-_WAIT = 0.2  # seconds
+_WAIT = 0.2  # seconds between looks for Ctrl-C
 
 
 def by_name(rows: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Return draws by name, of rows with the entries of variables one after the other."""
+    """Split rows, which have the entries of the variables side by side, into draws by name."""
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
     parts = np.split(rows, ends[:-1], axis=-1)
     pairs = zip(shapes.items(), parts, strict=True)
@@ -43,32 +43,32 @@ def by_name(rows: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
 
 
 class Chain(Protocol):
-    """A compiled chain for one model and what was released, of all its variables."""
+    """A compiled chain that moves all variables of one model, for its released values."""
 
     @property
     def sweeps(self) -> int:
-        """The number of sweeps to a recorded draw, where its states have none of their own."""
+        """The sweeps to a recorded draw, for chains whose states have no ``sweeps``."""
 
     def begin(self, rng: np.random.Generator, tune: int, *, pieces: Pieces) -> Any:
-        """Return a state, after the draws or steps that tune it, which are made in pieces."""
+        """Return a state after the warm-up, which is made in pieces so that Ctrl-C stops it."""
 
     def advance(self, rng: np.random.Generator, state: Any, draws: int) -> tuple[Any, np.ndarray]:
-        """Return the next state, and a row for each draw: the same ones in whatever pieces."""
+        """Return the next state, and a row for each draw: they do not depend on the pieces."""
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return draws by name, of parameters and of what else the result has."""
+        """Return draws by name, of all variables of the result."""
 
 
 def notice_starts(model: pm.Model) -> None:
-    """Say that what is made of a model depends on the data from which its variables start."""
+    """Note that what is being built depends on the data from which the variables start."""
     notice(*public_data([i for rv in model.free_RVs for i in rv.owner.inputs]))
 
 
 def check_releases(model: pm.Model, released: Sequence[TensorVariable]) -> None:
-    """Refuse what chains do not cover: other data, releases without a value, some mechanisms."""
-    others = [rv for rv in (*model.observed_RVs, *model.potentials) if rv not in released]
-    if others:
-        raise Declined(f"it does not cover {others[0].name!r}")
+    """Decline other data, potentials, releases without a value, and noise of other kinds."""
+    uncovered = [rv for rv in (*model.observed_RVs, *model.potentials) if rv not in released]
+    if uncovered:
+        raise Declined(f"it does not cover {uncovered[0].name!r}")
     for rv in released:
         if rv not in model.observed_RVs:
             raise Declined("a release has no observed value")
@@ -95,15 +95,15 @@ def run(
 
     Parameters
     ----------
-    reading, route, chain : a model, the name of the route, the chain that covers the model.
-    unit : what to call the chain's sweeps, to say how many are made.
+    reading, route, chain : the model, the name of the route, and its chain for the model.
+    unit : name of the chain's sweeps in the log; nothing is logged if it is empty.
 
     Notes
     -----
-    The other parameters are those of `pm.sample`. Interrupted, it returns the draws so far.
+    The other parameters are those of `pm.sample`. Ctrl-C returns the draws so far.
     """
     cores = cores or min(4, available_cores())
-    chains = chains or 4  # they are cheap, and four make the diagnostics robust
+    chains = chains or 4  # chains are cheap, and with four the diagnostics are robust
     rngs = get_random_generator(random_seed).spawn(chains)
     stage("" if progressbar else DRAWING)
     began = time.perf_counter()
@@ -136,7 +136,7 @@ def run(
         with ThreadPoolExecutor(max_workers=cores) as pool:
             try:
                 futures += [pool.submit(draw, c) for c in range(chains)]
-                # In short waits, which a signal ends everywhere.
+                # In short waits: on every system a signal is seen between them.
                 while (state := wait(futures, _WAIT, FIRST_EXCEPTION)).not_done:
                     if any(future.exception() for future in state.done):
                         break
@@ -147,17 +147,17 @@ def run(
     for future in futures:
         if (error := future.exception()) and not isinstance(error, CancelledError):
             raise error
-    lengths = [sum(map(len, own)) for own in parts]
+    lengths = [sum(map(len, arrays)) for arrays in parts]
     kept, length = longest(lengths) if interrupted else (range(chains), draws)
-    found = np.stack([np.concatenate(parts[c])[:length] for c in kept])
+    recorded = np.stack([np.concatenate(parts[c])[:length] for c in kept])
     seconds = time.perf_counter() - began
     if unit:
         made = " to ".join(f"{k}" for k in dict.fromkeys([min(sweeps), max(sweeps)]))
         _log.info("%s to a draw: %s; %.2f seconds", unit.capitalize(), made, seconds)
-    rng = get_random_generator(random_seed).spawn(chains + 1)[-1]  # none of the chains'
+    rng = get_random_generator(random_seed).spawn(chains + 1)[-1]  # not the generator of a chain
     return as_tree(
         reading,
-        chain.posterior(found, rng),
+        chain.posterior(recorded, rng),
         np.reshape([sweeps[c] for c in kept], (-1, 1)),
         {"route": route, "sampling_time": seconds, "tuning_steps": tune},
         checks=compute_convergence_checks,
@@ -181,14 +181,14 @@ def as_tree(
     *,
     checks: bool,
 ) -> DataTree:
-    """Return draws as PyMC does: with the observed values, deterministics and convergence checks.
+    """Return the tree of `pm.sample`: draws, observed values, deterministics; check convergence.
 
     Parameters
     ----------
     values : dict
         Draws by name, of shape (chains, draws, ...).
     sweeps : int, or array of shape (chains, 1)
-        Those to a draw.
+        Sweeps to a draw.
     attributes : dict
         Attributes of the posterior.
     """

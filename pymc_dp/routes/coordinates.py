@@ -1,359 +1,101 @@
-r"""Coordinates in which NUTS moves latent Normal variables: what the data say of each is built in.
+r"""Coordinates in which NUTS moves latent Normal variables, chosen by how informative data are.
 
-A latent variable :math:`x = m + s \xi` acts on the data through :math:`\theta = A + B \xi`: itself
-where it is written centred, ``theta = mean + spread * raw`` where it is not. What is observed has a
-mean :math:`\mu(\theta)` and a variance v, which may depend on parameters. Near a point the
+A latent variable :math:`x = m + s \xi` acts on the data through :math:`\theta = A + B \xi`. In a
+centred model theta is x itself, in a non-centred one ``theta = mean + spread * raw``. The data have
+a mean :math:`\mu(\theta)` and a variance v, which may depend on parameters. Near a point the
 log-likelihood of each entry of :math:`\theta` is about :math:`-h\theta^2/2 + k\theta` with
 
 .. math::
 
     h = \sum \mu'^2 / v, \qquad k = h\hat\theta + \sum \mu' (z - \mu(\hat\theta)) / v,
 
-as in Fisher's scoring, and `latent_normal` has the coordinates that these give. It is a change of
-coordinates: the posterior stays exact where the parabolas are poor.
+as in Fisher's scoring; `latent_normal` has the coordinates that follow from h and k. They are a
+change of variables: the posterior stays exact where the parabola is a poor approximation.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import EllipsisType
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.distributions.multivariate import MvNormalRV
-from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
-from pymc.logprob.transforms import Transform
 from pytensor.gradient import pullback, pushforward
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar import basic as ps
-from pytensor.tensor.basic import Join
-from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.extra_ops import CumOp
-from pytensor.tensor.random.basic import NormalRV
-from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, notice, once
 from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.shapes import known_shape, lengths
+from pymc_dp.graphs.shapes import lengths
 from pymc_dp.graphs.substitution import simplified
-from pymc_dp.graphs.values import keeps_values, nearest_rvs, plain_function, public_data
+from pymc_dp.graphs.values import nearest_rvs, plain_function, public_data
 from pymc_dp.ladder.collapse import rebuilt
 from pymc_dp.laws.mean_variance import of_variable
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.reading.bounds import at_start, starting_values
 from pymc_dp.reading.model import Reading
-from pymc_dp.reading.tags import is_tagged
-from pymc_dp.routes.latent_normal import latent_normal, latent_vector
-from pymc_dp.routes.latent_walk import (
-    cumulated,
-    innovations,
-    latent_walk,
-    of_differences,
-    of_scaled,
-)
+from pymc_dp.routes.latents import Latent, latents
 
-_ROUNDS = 100  # of scoring, each a standard deviation of the prior at most
-_STILL = 1e-9  # standard deviations given the data: nothing moves any more
+_ROUNDS = 100  # of scoring; each moves theta by at most one standard deviation of its prior
+_STILL = 1e-9  # scoring ends where no move exceeds so many posterior standard deviations
 _GOLDEN = 0.5 * (np.sqrt(5.0) - 1.0)
-_LONGEST = 150  # vector whose precision is factorised for every gradient, 2 ms then
-
-
-@dataclass(frozen=True, eq=False)
-class Latent(ABC):
-    r"""A latent Normal variable, and how it acts on the data.
-
-    Attributes
-    ----------
-    rv : the variable.
-    a : A as an expression of the model.
-    others : the other expressions, as a subclass has them.
-    is_theta : whether the variable is theta itself.
-    """
-
-    rv: TensorVariable
-    a: TensorVariable
-    others: tuple[TensorVariable, ...]
-    is_theta: bool
-    is_joint = False  # whether the entries depend on each other
-
-    def replaced(self, given: dict[TensorVariable, TensorVariable]) -> Latent:
-        """Return it with others in place of some variables of its expressions."""
-        a, *others = graph_replace([self.a, *self.others], given, strict=False)
-        return replace(self, a=a, others=tuple(others))
-
-    @property
-    @abstractmethod
-    def variance(self) -> TensorVariable:
-        """That of theta before the data, of each entry."""
-
-    @abstractmethod
-    def at(self, theta: TensorVariable) -> TensorVariable:
-        """Return the variable for a value of theta."""
-
-    def given(self, h, k) -> TensorVariable:
-        """Return the mean of theta given the data, in parabolas."""
-        rv, transform = replace(self, is_theta=True).coordinates(h, k)
-        return transform.backward(pt.zeros(lengths(rv)), *rv.owner.inputs)
-
-    @abstractmethod
-    def coordinates(self, h, k) -> tuple[TensorVariable, Transform]:
-        """Return the variable anew, and its coordinates."""
-
-    @property
-    def is_free(self) -> bool:
-        """Whether its spread is."""
-        return bool(nearest_rvs([self.others[-1]]))
-
-
-class Entries(Latent):
-    """Independent ones; `others` are m, s and B."""
-
-    @property
-    def variance(self):
-        """See `Latent.variance`."""
-        return self.others[-1] ** 2
-
-    def at(self, theta):
-        """See `Latent.at`."""
-        mean, sd, b = self.others
-        return theta if self.is_theta else mean + sd * (theta - self.a) / b
-
-    def coordinates(self, h, k):
-        """See `Latent.coordinates`."""
-        mean, sd, b = self.others
-        return latent_normal(mean, sd, self.a, b, h, k)
-
-    def given(self, h, k):
-        """See `Latent.given`."""
-        return self.a + self.variance * (k - h * self.a) / (1.0 + h * self.variance)
-
-
-class Vector(Latent):
-    """A vector; `others` is the matrix B."""
-
-    is_joint = True
-
-    @property
-    def variance(self):
-        """See `Latent.variance`."""
-        return (self.others[0] ** 2).sum(axis=-1)
-
-    def at(self, theta):
-        """See `Latent.at`."""
-        return theta
-
-    def coordinates(self, h, k):
-        """See `Latent.coordinates`."""
-        return latent_vector(self.a, *self.others, h, k)
-
-
-class Walk(Latent):
-    """A series, or its innovations; `others` are m, s and the bands of W."""
-
-    is_joint = True
-    is_free = True  # even where it is not: neighbours depend on each other
-
-    @property
-    def variance(self):
-        """See `Latent.variance`: as if nothing was forgotten."""
-        return pt.cumsum(self.others[2] ** -2.0)
-
-    def at(self, theta):
-        """See `Latent.at`."""
-        mean, sd, *bands = self.others
-        return theta if self.is_theta else mean + sd * innovations(bands, theta - self.a)
-
-    def coordinates(self, h, k):
-        """See `Latent.coordinates`."""
-        mean, sd, *bands = self.others
-        return latent_walk(mean, sd, self.a, bands, h, k, is_theta=self.is_theta)
 
 
 @once
-def latents(reading: Reading) -> list[Latent]:
-    """Return the Normal variables whose effect on the data has a spread that is free."""
-    model = reading.model
-    clients: dict[TensorVariable, list] = {}
-    for variable in ancestors([*model.basic_RVs, *model.potentials]):
-        for given in dict.fromkeys(variable.owner.inputs if variable.owner else ()):
-            clients.setdefault(given, []).append(variable.owner)
-    found = []
-    for rv in model.free_RVs:
-        if (
-            model.rvs_to_transforms[rv] is None
-            and rv.dtype == "float64"
-            and not is_tagged(rv)
-            and None not in known_shape(rv)
-        ):
-            latent = _latent(rv, clients)
-            if latent is not None and latent.is_free:
-                found.append(latent)
-    return found
+def standardised(reading: Reading, target: Reading) -> tuple[pm.Model, list[str]]:
+    """Return the model of a rung in coordinates that suit the data, and the variables in them.
 
-
-def _latent(rv: TensorVariable, clients) -> Latent | None:
-    match rv.owner.op:
-        case NormalRV():
-            mean, sd = rv.owner.op.dist_params(rv.owner)
-            theta, sums, own = _affine(rv, clients)
-            zero = pt.zeros(lengths(rv))
-            mean, sd = zero + mean, zero + sd
-            [a] = graph_replace([theta[own]], {rv: mean}, strict=False)
-            if sums:
-                return Walk(rv, a, (mean, sd, *_bands_of_sums(rv, sd, theta, sums, own)), False)
-            [b] = graph_replace([pushforward(theta, rv, sd)[own]], {rv: zero}, strict=False)
-            if (times := _times_when_looked_up(theta, clients)) is not None:
-                return Entries(rv, times * a, (mean, sd, times * b), False)
-            return Entries(rv, a, (mean, sd, b), theta is rv)
-        case MvNormalRV() if rv.type.ndim == 1 and lengths(rv)[0] <= _LONGEST:
-            mean, covariance = rv.owner.op.dist_params(rv.owner)
-            return Vector(rv, mean, (pt.linalg.cholesky(covariance),), True)
-        case RandomWalkRV() if rv.type.ndim == 1 and lengths(rv)[0] > 1:
-            first, steps = (part.owner for part in rv.owner.inputs[:2])
-            if isinstance(first.op, NormalRV) and isinstance(steps.op, NormalRV):
-                [n] = lengths(rv)
-                of_first, of_step = (part.op.dist_params(part) for part in (first, steps))
-                mean, sd = _one_then_others(of_first, of_step, 1, n)
-                bands = of_differences([1.0 / sd])
-                return Walk(rv, pt.cumsum(mean), (mean, sd, *bands), True)
-        case AutoRegressiveRV(ar_order=p, constant_term=constant) if rv.type.ndim == 1:
-            rho, sigma, first = rv.owner.inputs[:3]
-            if isinstance(first.owner.op, NormalRV):
-                [n] = lengths(rv)
-                (m0, s0), m = first.owner.op.dist_params(first.owner), rho[0] if constant else 0.0
-                mean, sd = _one_then_others((m0, s0), (m, sigma), p, n)
-                later = np.arange(n) >= p
-                lags = [-rho[constant + i] * later / sd for i in range(p)]
-                bands = [1.0 / sd, *lags]
-                return Walk(rv, cumulated(bands, mean / sd), (mean, sd, *bands), True)
-    return None
-
-
-def _one_then_others(first, others, p: int, n: int) -> list[TensorVariable]:
-    """Return parameters of n entries, the first p of which have their own."""
-    sizes = (p,), (n - p,)
-    pairs = zip(first, others, strict=True)
-    return [pt.concatenate(list(map(pt.broadcast_to, pair, sizes))) for pair in pairs]
-
-
-def _affine(rv: TensorVariable, clients) -> tuple[TensorVariable, list, slice | EllipsisType]:
-    """Return the last variable of which each entry is a multiple of one entry, and something added.
-
-    Of a vector there may be running sums on the way: what is summed, its own place there, and the
-    sums. Other entries may have been put beside its own, whose place is the last that is returned.
+    A latent Normal variable stays as it is written if a variable depends on it that is neither
+    observed with a known mean and variance nor such a latent variable itself, or if every observed
+    number depends on several of its entries.
     """
-    now: TensorVariable = rv
-    sums: list[tuple] = []
-    own: slice | EllipsisType = ...
-    while len(clients.get(now, ())) == 1 and clients[now][0].inputs.count(now) == 1:
-        [node] = clients[now]
-        place = node.inputs.index(now)
-        scalar = node.op.scalar_op if isinstance(node.op, Elemwise) else None
-        linear = isinstance(scalar, ps.Add | ps.Sub | ps.Neg | ps.Mul)
-        linear |= not place and (isinstance(scalar, ps.TrueDiv) or keeps_values(node.op, now))
-        is_sum = isinstance(node.op, CumOp) and node.op.mode == "add" and rv.type.ndim == 1
-        if isinstance(node.op, Join) and rv.type.ndim == 1:
-            if any(None in known_shape(x) for x in node.inputs):
-                break
-            at = sum(lengths(x)[0] for x in node.inputs[:place])
-            at += own.start if isinstance(own, slice) else 0
-            own = slice(at, at + lengths(rv)[0])
-        elif not is_sum and (not linear or known_shape(node.out) != known_shape(now)):
-            break
-        if is_sum:
-            sums.append((now, own, node.out))
-        now = node.out
-    return now, sums, own
-
-
-def _times_when_looked_up(theta: TensorVariable, clients) -> TensorVariable | None:
-    """Return the number that multiplies entries behind an index, as in s * theta[group]."""
-    [node, *more] = clients.get(theta, [None])
-    if more or node is None or not isinstance(node.op, AdvancedSubtensor):
-        return None
-    [product, *more] = clients.get(node.out, [None])
-    scalar = getattr(getattr(product, "op", None), "scalar_op", None)
-    if more or not isinstance(scalar, ps.Mul) or product.inputs.count(node.out) != 1:
-        return None
-    others = [x for x in product.inputs if x is not node.out]
-    return pt.prod([x.reshape(()) for x in others]) if _are_numbers(others) else None
-
-
-def _are_numbers(variables: Sequence[TensorVariable]) -> bool:
-    return all(all(x.type.broadcastable) for x in variables)
-
-
-def _bands_of_sums(rv: TensorVariable, sd, theta, sums, own) -> list[TensorVariable]:
-    """Return W of what is summed."""
-    bands, begin = [1.0 / sd], rv
-    for end, here, summed in [*sums, (theta, own, None)]:
-        if end is not begin:
-            zero = pt.zeros(lengths(begin))
-            slope = pushforward(end, begin, zero + 1.0)
-            [slope] = graph_replace([slope[here]], {begin: zero}, strict=False)
-            bands = of_scaled(bands, 1.0 / slope)
-        if summed is not None:
-            bands, begin = of_differences(bands), summed
-    return bands
-
-
-@once
-def standardised(reading: Reading, on: Reading) -> tuple[pm.Model, list[str]]:
-    """Return what a rung made of a model in coordinates that suit it, and of which variables.
-
-    Those stay as they are written on which something depends that is not observed or has no known
-    mean and variance, or of which no single observed number depends on one entry.
-    """
-    model = on.model
+    model = target.model
     names = {v: model[name] for name, v in reading.model.named_vars.items() if name in model}
-    found = [
+    moved = [
         replace(latent.replaced(names), rv=names[latent.rv])
         for latent in latents(reading)
         if latent.rv in names
     ]
-    values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}  # one given another
+    values = {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}  # parents of a release
     moments = {
-        rv: graph_replace(list(own), values, strict=False)
+        rv: graph_replace(list(expressions), values, strict=False)
         for rv in values
-        if (own := _moments(rv, values[rv])) is not None
+        if (expressions := _moments(rv, values[rv])) is not None
     }
-    found = _known(model, _ordered(found), moments)
+    moved = _known(model, _ordered(moved), moments)
     change = Change()
-    parabolas, exact = _parabolas(reading, model, found, moments)
-    for latent, parabola in zip(found, parabolas, strict=True):
+    parabolas, exact = _parabolas(reading, model, moved, moments)
+    for latent, parabola in zip(moved, parabolas, strict=True):
         if parabola is not None:
             rv, transform = latent.coordinates(*parabola)
             transform.is_exact = exact
             change.transforms[latent.rv.name] = rv, transform
-    return rebuilt(on, [], change) if change.transforms else model, list(change.transforms)
+    return rebuilt(target, [], change) if change.transforms else model, list(change.transforms)
 
 
-def _ordered(found: list[Latent]) -> list[Latent]:
-    """Return latent variables, parents first; without those that are parts of each other."""
-    done: list[Latent] = []
-    left = found
+def _ordered(candidates: list[Latent]) -> list[Latent]:
+    """Sort latent variables, parents first; drop those whose expressions depend on each other."""
+    ordered: list[Latent] = []
+    left = candidates
     while left:
-        others = {latent.rv for latent in left}
-        ready = [x for x in left if not (others - {x.rv}) & set(nearest_rvs([x.a, *x.others]))]
+        rvs = {latent.rv for latent in left}
+        ready = [x for x in left if not (rvs - {x.rv}) & set(nearest_rvs([x.a, *x.expressions]))]
         if not ready:
             break
-        done += ready
+        ordered += ready
         left = [latent for latent in left if latent not in ready]
-    return done
+    return ordered
 
 
-def _known(model: pm.Model, found: list[Latent], moments: dict) -> list[Latent]:
-    """Return the latent variables on which nothing depends of which too little is known."""
-    kept = {latent.rv: latent for latent in found}
+def _known(model: pm.Model, candidates: list[Latent], moments: dict) -> list[Latent]:
+    """Return the latent variables whose children all are latent, or have a mean and variance."""
+    kept = {latent.rv: latent for latent in candidates}
     for parent in nearest_rvs(model.potentials):
         kept.pop(parent, None)
-    for rv in reversed(model.basic_RVs):  # what becomes unknown has its parents before it
+    for rv in reversed(model.basic_RVs):  # children first: a dropped variable drops its parents
         if rv not in kept and rv not in moments:
             for parent in nearest_rvs(rv.owner.inputs):
                 kept.pop(parent, None)
@@ -369,7 +111,7 @@ def _moments(rv: TensorVariable, value: TensorVariable) -> tuple[TensorVariable,
 
 @dataclass(frozen=True, eq=False)
 class _Term:
-    """What is known of a mean: of a value z with a variance, 1 / variance and (z - mean) / that."""
+    """A value z observed with this mean: weight is 1 / variance, residual (z - mean) / variance."""
 
     mean: TensorVariable
     weight: TensorVariable
@@ -377,49 +119,51 @@ class _Term:
 
 
 def _parabolas(
-    reading: Reading, model: pm.Model, found: list[Latent], moments: dict
+    reading: Reading, model: pm.Model, moved: list[Latent], moments: dict
 ) -> tuple[list, bool]:
-    """Return h and k of each latent variable, None where nothing is known of it.
+    """Return (h, k) of each latent variable, or None where the data say nothing of it.
 
-    And whether all are Normal, given all else, as h and k say: this takes means that are affine,
-    each entry in one of one latent variable, and variances without them. That the data are
-    independent and Normal is left to the caller.
+    Also return whether the parabolas are exact, so that the latent variables are Normal given all
+    else: every mean is affine in at most one entry of one latent variable, and no variance depends
+    on them. The caller checks that the data are independent and Normal.
     """
-    thetas = [pt.tensor(shape=lengths(latent.rv), dtype="float64") for latent in found]
-    given: dict[TensorVariable, TensorVariable] = {}
+    thetas = [pt.tensor(shape=lengths(latent.rv), dtype="float64") for latent in moved]
+    replacements: dict[TensorVariable, TensorVariable] = {}
     start: dict[TensorVariable, TensorVariable] = {}
     inner = []
-    for latent, theta in zip(found, thetas, strict=True):
-        inner.append(latent.replaced(given))
-        given[latent.rv] = inner[-1].at(theta)
+    for latent, theta in zip(moved, thetas, strict=True):
+        inner.append(latent.replaced(replacements))
+        replacements[latent.rv] = inner[-1].from_theta(theta)
         [a] = starting_values(graph_replace([inner[-1].a], start, strict=False))
         start[theta] = pt.constant(np.broadcast_to(a, lengths(latent.rv)).astype("float64"))
     terms = []
-    for of_rv in moments.values():
-        if set(given) & set(nearest_rvs(of_rv)):
-            value, mean, variance = graph_replace(list(of_rv), given, strict=False)
+    for expressions in moments.values():
+        if set(replacements) & set(nearest_rvs(expressions)):
+            value, mean, variance = graph_replace(list(expressions), replacements, strict=False)
             terms.append(_Term(mean, 1.0 / variance, (value - mean) / variance))
     parabolas: list = []
     exact = all(_is_exact(term, thetas) for term in terms)
-    left = list(thetas)
+    remaining = list(thetas)
     for latent in reversed(inner):
-        h, k = _parabola(left.pop(), terms, start)
+        h, k = _parabola(remaining.pop(), terms, start)
         parabolas.insert(0, (h, k))
-        share = 1.0 + h * latent.variance  # what is known of a, with theta integrated out
+        share = 1.0 + h * latent.variance  # the information about a, with theta integrated out
         terms.append(_Term(latent.a, h / share, (k - h * latent.a) / share))
-        alone = not latent.is_joint or not set(left) & set(ancestors([latent.a, *latent.others]))
-        exact = exact and alone and _is_exact(terms[-1], left)
+        alone = not latent.is_joint or not set(remaining) & set(
+            ancestors([latent.a, *latent.expressions])
+        )
+        exact = exact and alone and _is_exact(terms[-1], remaining)
     score, data = _scorer(thetas, start, parabolas, inner)
     first, known = score()
     if not all(known):
-        notice(*data)  # of others, more may be known
+        notice(*data)  # other data may say more
     modes = reading.following(lambda: score()[0], data, first)
-    given = dict(zip(thetas, modes, strict=True))
-    found_at = [
-        tuple(graph_replace(parabola, given, strict=False)) if is_known else None
+    replacements = dict(zip(thetas, modes, strict=True))
+    parabolas_at_modes = [
+        tuple(graph_replace(parabola, replacements, strict=False)) if is_known else None
         for parabola, is_known in zip(parabolas, known, strict=True)
     ]
-    return found_at, exact and None not in found_at
+    return parabolas_at_modes, exact and None not in parabolas_at_modes
 
 
 def _parabola(theta: TensorVariable, terms: Sequence[_Term], start):
@@ -427,8 +171,8 @@ def _parabola(theta: TensorVariable, terms: Sequence[_Term], start):
     for term in terms:
         mean = term.mean
         if theta in ancestors([mean]):
-            by, alone = _slopes(mean, theta, start)
-            weights = pt.broadcast_to(alone * by * term.weight, mean.shape)
+            slope_of_mean, alone = _slopes(mean, theta, start)
+            weights = pt.broadcast_to(alone * slope_of_mean * term.weight, mean.shape)
             h += _pullback(mean, theta, weights)
             slope += _pullback(mean, theta, pt.broadcast_to(alone * term.residual, mean.shape))
     return h, h * theta + slope
@@ -439,43 +183,48 @@ def _pullback(mean: TensorVariable, theta: TensorVariable, weights: TensorVariab
 
 
 def _is_exact(term: _Term, thetas: Sequence[TensorVariable]) -> bool:
-    """Whether a term is seen to be that of a Normal law of one theta at most, entry by entry.
+    """Whether a term is linear in one theta at most, entry by entry, with a fixed weight.
 
-    What is not seen to be linear is not: a jump has a slope of zero.
+    `linear_map` decides, not the slopes: a step function has slope zero.
     """
-    own = [theta for theta in thetas if theta in ancestors([term.mean])]
-    if set(thetas) & set(ancestors(simplified([term.weight]))) or len(own) > 1:
+    involved = [theta for theta in thetas if theta in ancestors([term.mean])]
+    if set(thetas) & set(ancestors(simplified([term.weight]))) or len(involved) > 1:
         return False
     try:
-        maps = [linear_map(term.mean, theta) for theta in own]
+        maps = [linear_map(term.mean, theta) for theta in involved]
     except Declined:
         return False
     return all(np.all((matrix != 0).sum(axis=1) <= 1) for matrix in maps)
 
 
 def _slopes(mean: TensorVariable, theta: TensorVariable, start):
-    """Return how a mean moves with theta, and which entries do with one alone, as 0 and 1."""
+    """Return slopes of a mean; and 1 for its entries that depend on one entry of theta, else 0."""
     shape = lengths(theta)
-    # Of no pattern, so that no difference of them is zero by chance.
+    # Irregular directions, so that no combination of them cancels by chance.
     directions = 1.0 + (np.arange(1, math.prod(shape) + 1).reshape(shape) * _GOLDEN) % 1.0
     slopes = [
         pushforward(mean, theta, pt.constant(directions**p), disconnected_outputs="ignore")
         for p in range(3)
     ]
     one, two, three = starting_values(graph_replace(slopes, start, strict=False))
-    # Equal where, and only where, all directions that act are the same.
+    # Equal where a single direction acts; otherwise not, as the directions are irregular.
     alone = np.isclose(one * three, two**2, rtol=1e-9, atol=0.0)
     return slopes[0], alone.astype("float64")
 
 
 def _scorer(thetas, start, parabolas, inner: Sequence[Latent]):
-    """Return what finds values of theta near the mode, of parameters where PyMC starts them.
+    """Return a function that scores, and the data that it uses.
 
-    And whether something is known of each there: h is finite, and not zero. And the data of it.
+    The function returns thetas near the mode, with parameters where PyMC starts them; and for each
+    theta whether the data say something of it there: h is finite, and not zero.
     """
     graphs = [part for parabola in parabolas for part in parabola]
     pairs = zip(inner, parabolas, strict=True)
-    graphs += [part for latent, own in pairs for part in (latent.given(*own), latent.variance)]
+    graphs += [
+        part
+        for latent, h_and_k in pairs
+        for part in (latent.posterior_mean(*h_and_k), latent.variance)
+    ]
     graphs = at_start(graphs)
     step = plain_function(thetas, graphs)
     first = [start[theta].data for theta in thetas]
@@ -486,13 +235,15 @@ def _scorer(thetas, start, parabolas, inner: Sequence[Latent]):
             numbers = step(*values)
             pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
             known, prior, moves = pairs[: len(thetas)], pairs[len(thetas) :], False
-            for i, ((h, _), (to, variance)) in enumerate(zip(known, prior, strict=True)):
-                most = np.sqrt(variance)
-                by = np.clip(to - values[i], -most, most)
-                values[i] = values[i] + by
-                spread = most / np.sqrt(1.0 + h * variance)  # given the data
-                # What is NaN stays so.
-                moves = moves or bool(np.any(np.abs(by) > _STILL * spread))
+            for i, ((h, _), (posterior_mean, variance)) in enumerate(
+                zip(known, prior, strict=True)
+            ):
+                prior_sd = np.sqrt(variance)
+                change = np.clip(posterior_mean - values[i], -prior_sd, prior_sd)
+                values[i] = values[i] + change
+                spread = prior_sd / np.sqrt(1.0 + h * variance)  # of the posterior
+                # NaN compares as False: it does not move.
+                moves = moves or bool(np.any(np.abs(change) > _STILL * spread))
             if not moves:
                 break
         sizes = step(*values)[: 2 * len(thetas) : 2]

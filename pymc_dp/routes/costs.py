@@ -1,7 +1,8 @@
-"""What routes are expected to cost: shapes of a model, times constants that were measured.
+"""The expected cost of a route: shapes of the model, times constants that were measured.
 
-A cost names what takes time, and how much of it a model has: ``{"NUTS": 1, "NUTS, parameter": 12}``
-say. ``python3 run.py bench routes`` fits what a unit of each costs and writes it to `costs.json`.
+A cost has the name of each part that takes time, and how many units of it a model has, such as
+``{"NUTS": 1, "NUTS, parameter": 12}``. ``python3 run.py bench routes`` fits the seconds that a unit
+takes, and writes them to `costs.json`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from pathlib import Path
 
 COSTS = Path(__file__).with_name("costs.json")
 _READ = json.loads(COSTS.read_text(encoding="utf-8"))
-COMPILING: dict[str, float] = _READ.pop("compiling")  # CPU seconds of a route
+COMPILING: dict[str, float] = _READ.pop("compiling")  # CPU seconds by name of the route
 CONSTANTS: dict[str, float] = _READ
-_NOT_MEASURED = 1e-5  # seconds, about those of an entry: for what others add
+_NOT_MEASURED = 1e-5  # seconds, about those of an entry: for costs that other packages name
 
 
 def expected_rate(cost: Mapping[str, float]) -> float:
-    """Return the effective draws of the slowest parameter to expect of a CPU second."""
+    """Return the expected effective draws of the slowest parameter in a CPU second."""
     return 1.0 / sum(CONSTANTS.get(name, _NOT_MEASURED) * x for name, x in cost.items())

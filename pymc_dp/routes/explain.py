@@ -1,4 +1,4 @@
-"""`explain`: what the package sees in a model, and what it would do."""
+"""`explain`: what the package reads in a model, and how it would sample it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Explanation:
     tables : list of (title, columns, rows)
         The content, as strings.
     notes : list of str
-        What did not fit into a table.
+        Sentences that stand below the tables.
     """
 
     tables: list[tuple[str, list[str], list[list[str]]]] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Explanation:
         yield from map(Text, self.notes)
 
     def __str__(self) -> str:
-        """Render as plain text; Jupyter asks for it too, and would show an empty cell for it."""
+        """Render as plain text, whatever the console: Jupyter asks for the text beside the HTML."""
         console = Console(width=110, color_system=None, force_terminal=False, force_jupyter=False)
         with console.capture() as capture:
             console.print(self)
@@ -78,17 +78,17 @@ class Explanation:
 
 
 def explain(model: pm.Model | None = None, *, details: bool = False) -> Explanation:
-    """Explain a model: what its releases tell, which rungs are open, who samples what.
+    """Explain a model: its releases, the routes to sample it, and the steps of its variables.
 
-    Nothing of the size of the records is evaluated.
+    Nothing as long as the records is evaluated.
 
     Parameters
     ----------
     model : pm.Model, optional
         The model of the context by default.
     details : bool, default False
-        Whether to list every route, and the steps. Without it, there is the route that `dp.sample`
-        takes, and the one that would be faster and is the nearest to open.
+        Whether to list every route, and the steps. By default only two routes are listed: the one
+        that `dp.sample` takes, and of the faster ones that are shut the one nearest to open.
 
     Returns
     -------
@@ -127,8 +127,10 @@ def _explained(reading: Reading, details: bool) -> Explanation:
     rows = [_release_row(reading, release) for release in releases(model)]
     for rv in model.basic_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
-            what = ", ".join(rv.owner.op.law.names) or "the records"
-            rows.append([rv.name, f"integrated out: {what}", _short(rv.owner.op.mechanism), "-"])
+            integrated = ", ".join(rv.owner.op.law.names) or "the records"
+            rows.append(
+                [rv.name, f"integrated out: {integrated}", _short(rv.owner.op.mechanism), "-"]
+            )
     if not rows:
         raise ValueError("there is nothing to explain: the model has no dp.PrivateObservation")
     result.tables.append(("Releases", ["release", "statistic", "mechanism", "bounds"], rows))
@@ -138,7 +140,7 @@ def _explained(reading: Reading, details: bool) -> Explanation:
         table = [
             (route, 0.0, str(plan))
             if isinstance(plan, Declined)
-            else (route, route.standing(plan.rate), "")
+            else (route, route.priority(plan.rate), "")
             for route, plan in plans
         ]
         ordered = by_preference([(p, r) for r, p in plans if not isinstance(p, Declined)])
@@ -147,7 +149,7 @@ def _explained(reading: Reading, details: bool) -> Explanation:
         if plan_taken and taken and (seconds := compiling_seconds(taken, plan_taken)):
             takes += f": compiles once, for some {seconds:.0f} s"
         rows = []
-        told: dict[str, str] = {}
+        told_reasons: dict[str, str] = {}
         slow = any(_AFRESH in row[1] for row in result.tables[0][2])
         listed = [route for route, _, _ in table]
         if not details:
@@ -157,30 +159,34 @@ def _explained(reading: Reading, details: bool) -> Explanation:
             if route not in listed:
                 continue
             state = reason if reason else (takes if route is taken else "open")
-            if reason in told:
-                state = f"as for {told[reason]}"
+            if reason in told_reasons:
+                state = f"as for {told_reasons[reason]}"
             elif reason:
-                told[reason] = route.name
+                told_reasons[reason] = route.name
             cost = "does not depend on n"
             if route.rung == "records":
                 cost = "grows with n²" if slow else "grows with n"
             rows.append([route.rung, route.name, state, cost])
-        if left := len(table) - len(rows):
-            rows.append(["", f"{left} others", "dp.explain(model, details=True) lists them", ""])
+        if unlisted := len(table) - len(rows):
+            rows.append(
+                ["", f"{unlisted} others", "dp.explain(model, details=True) lists them", ""]
+            )
         result.tables.append(("Routes", ["rung", "route", "state", "cost of a sweep"], rows))
         for route, plan in plans:
             if isinstance(plan, Declined) or route is not taken:
                 continue
             if names := ", ".join(map(repr, plan.moved())):
                 result.notes.append(
-                    f"dp.sample moves {names} in coordinates that suit the data, whether they are "
-                    f"written centred or not: docs/reference/latent_gaussian.md"
+                    f"The variables of the model stay as they are written, and dp.sample moves "
+                    f"{names} in other coordinates, which suit the data, so that it does not "
+                    f"matter whether they are written centred or not: see "
+                    f"docs/reference/latent_gaussian.md"
                 )
 
     rows = []
     rungs = {"records" if privatized(reading) else "as written": reading}
     if privatized(reading):
-        with suppress(Declined, ValueError):  # the reason stands among the routes
+        with suppress(Declined, ValueError):  # the table of routes has the reason
             rungs["statistics"] = collapsed(reading, "statistics")
     for name, on in rungs.items():
         chosen = choose_steps(on)
@@ -191,13 +197,15 @@ def _explained(reading: Reading, details: bool) -> Explanation:
     if details or taken is None or taken.steps:
         result.tables.append(("Steps of dp.steps", ["rung", "variable", "step"], rows))
 
-    if found := looked_up(reading):
+    if effects := looked_up(reading):
         result.notes.append(
-            f"Parameters, not records: {', '.join(repr(rv.name) for rv in found)}. Each released "
-            f"entry looks one up; a record has an entry of its own, or a part in a sum."
+            f"Parameters, not records: {', '.join(repr(rv.name) for rv in effects)}. Each released "
+            f"entry looks up one of their entries by an index; a record has a released entry to "
+            f"itself, or a part in a sum. Where a table speaks of records of these variables, it "
+            f"means their entries."
         )
     result.notes += [*notes(reading), *unnormalised(reading)]
-    with suppress(Declined, ValueError):  # the reason stands among the routes
+    with suppress(Declined, ValueError):  # the table of routes has the reason
         result.notes += what_goes(reading)
     dropped = dropped_deterministics(reading)
     if dropped:
@@ -211,7 +219,7 @@ def _explained(reading: Reading, details: bool) -> Explanation:
 def nearest_better(
     plans: Sequence[tuple[Route, Plan | Declined]], rate: float = 0.0
 ) -> Route | None:
-    """Return the shut route that is nearest to open, of those that are usually faster."""
+    """Return the shut route that is nearest to open, among those that are usually faster."""
     faster = [
         (plan.near, route.usual_rate, route)
         for route, plan in plans
@@ -230,24 +238,24 @@ def _release_row(reading, release) -> list[str]:
 
 
 def _statistic(reading: Reading, release) -> str:
-    """Say what a release's statistic is: by the law of the records, else by its sums."""
+    """Describe the statistic of a release: by the law of its records, else by its sums."""
     sources = nearest_rvs([release_statistic(release)])
     names = ", ".join(rv.name for rv in sources)
     for group in record_groups(reading):
         if sources and set(sources) <= set(group.records):
             with suppress(Declined, ValueError):
-                found = law_of(reading, group).describe(release)
+                description = law_of(reading, group).describe(release)
                 with suppress(ValueError):
-                    return f"{found} (n = {record_length(group.records[0])})"
-                return found
+                    return f"{description} (n = {record_length(group.records[0])})"
+                return description
     tagged = tuple(rv for rv in reading.model.free_RVs if is_tagged(rv) and size_of(rv) is None)
     parts = []
     for block in blocks(reading, tagged):
         if release not in block.factors:
             continue
-        alone = replace(block, factors=(release,))
+        single = replace(block, factors=(release,))
         try:
-            count = len(read_block(reading, alone).maps)
+            count = len(read_block(reading, single).maps)
             what = f"a function of {count} sum{'s' if count > 1 else ''} over the records"
         except Declined as error:
             what = f"{_AFRESH} for every record, because {error}"

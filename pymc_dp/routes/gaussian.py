@@ -1,4 +1,4 @@
-"""The fused Gibbs route: whole chains in one compiled loop, no PyMC inside."""
+"""The fused Gibbs route: whole chains in one compiled loop, without PyMC."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.chain import ARGUMENTS, check_releases, run
 from pymc_dp.step_methods.base import published_values
 
-# Sweeps to a recorded draw: at this many, draws are nearly independent and recording is not
-# what takes the time.
+# Sweeps to a recorded draw: so many that draws are nearly independent, and that recording them
+# takes a small part of the time.
 SWEEPS = 10
 
 
 def plan(reading: Reading) -> Plan:
-    """Plan the route; say what of the model the kernel does not cover."""
+    """Plan the route; decline with the part of the model that the kernel does not cover."""
     covered(reading)
     return Plan.costing({"fused Gibbs": 1}, partial(sample, reading))
 
 
 @once
 def covered(reading: Reading) -> NormalColumn:
-    """Return the records if the fused kernel covers the whole model; say what it does not."""
+    """Return the records; decline if the kernel does not cover the whole model."""
     laws, model = collapsible(reading), reading.model
     if len(laws) != 1:
         raise Declined("it covers one vector of records")
@@ -88,8 +88,8 @@ def covered(reading: Reading) -> NormalColumn:
         if nearest_rvs([location]):
             raise Declined(f"the prior location of {mean.name!r} is random")
         sources = nearest_rvs([sd])
-        own = power_law(sd**2, spread) if sources == [spread] else None
-        if sources and (own is None or abs(own[1] - power) > 1e-9):
+        scaling = power_law(sd**2, spread) if sources == [spread] else None
+        if sources and (scaling is None or abs(scaling[1] - power) > 1e-9):
             raise Declined(
                 f"the prior spread of {mean.name!r} is neither a number nor proportional to the "
                 f"square root of {spread.name!r}"
@@ -133,13 +133,13 @@ def _prior(spread: TensorVariable, power: int) -> tuple[float, float, float]:
 
 
 def _place(component) -> tuple[str, float, float]:
-    """Return the kernel's field of a released value z, which holds (z - offset) / factor."""
+    """Return the kernel's field that is (z - offset) / factor of a released z; offset; factor."""
     field, factor = ("z_mean", component.mean) if component.mean else ("z_var", component.variance)
     return field, component.constant, factor
 
 
 def kernel_model(model: pm.Model, group: NormalColumn) -> GaussianModel:
-    """Read the numbers that the kernel needs, noise and observed values as they are now."""
+    """Return the numbers that the kernel needs, with the present values of noise and releases."""
     mean = group.mean
     spread, power = _spread(group)
     a0, b0, c0 = _prior(spread, power)
@@ -181,7 +181,7 @@ def kernel_model(model: pm.Model, group: NormalColumn) -> GaussianModel:
 
 
 def start(kernel: GaussianModel, rng: np.random.Generator) -> tuple[float, float, float, float]:
-    """Return a dispersed starting state that is possible under the kernel's model."""
+    """Return a dispersed start within the bounds of the kernel's model."""
     jitter = rng.random()
     if kernel.bounded:
         width = kernel.hi - kernel.lo
@@ -202,17 +202,17 @@ def start(kernel: GaussianModel, rng: np.random.Generator) -> tuple[float, float
 
 @dataclass(frozen=True)
 class GaussianChain:
-    """A chain of the kernel for one model and what was released.
+    """A chain of the kernel for one model and its released values.
 
     Attributes
     ----------
     kernel : GaussianModel
     names : (str, str)
-        Those of the mean and the spread.
+        Names of the mean and the spread.
     power : int
         The variance is the spread to this power.
     entries : dict
-        By release, what each of its values is: a field of the kernel, an offset and a factor.
+        By release, for each of its values: a field of the kernel, an offset and a factor.
     """
 
     kernel: GaussianModel
@@ -266,8 +266,8 @@ class GaussianChain:
     ) -> dict[str, np.ndarray]:
         """Return draws by name; rows (..., 2)."""
         mean, spread = self.names
-        own = rows[..., 1] ** (1 / self.power) if self.power > 1 else rows[..., 1]
-        return {mean: rows[..., 0], spread: own}
+        spread_draws = rows[..., 1] ** (1 / self.power) if self.power > 1 else rows[..., 1]
+        return {mean: rows[..., 0], spread: spread_draws}
 
     posterior = values
 

@@ -1,4 +1,4 @@
-"""The package's steps, on the records and on their statistics."""
+"""Routes of the package's steps: on the records, and on their statistics."""
 
 from __future__ import annotations
 
@@ -31,26 +31,28 @@ _STEPS = "Gibbs on the statistics"
 
 
 def _statistics(reading: Reading) -> Plan:
-    on = collapsed(reading, "statistics")
-    chosen = choose_steps(on)
+    statistics = collapsed(reading, "statistics")
+    chosen = choose_steps(statistics)
     if not chosen:
         raise Declined("no variable has a step of its own there")
-    # Draws of counts are nearly independent. Other latents mix slowly where the noise dominates:
-    # nothing moves them with their parameters.
-    alone = "" if chosen.keys() >= {*on.model.free_RVs} else ", and NUTS"
-    cost = {f"{_STEPS}{alone}": 1.0}
-    if alone:  # parameters follow the counts of several kinds in an entry slowly
+    # Draws of counts are nearly independent. Other latents mix slowly where the noise dominates, as
+    # no step moves them together with their parameters.
+    suffix = "" if chosen.keys() >= {*statistics.model.free_RVs} else ", and NUTS"
+    cost = {f"{_STEPS}{suffix}": 1.0}
+    if suffix:  # with several counts behind a released entry, the parameters mix slowly
         kinds = sum(_size(rv) for rv in chosen if not rv.dtype.startswith("float"))
-        cost = {f"{_STEPS}{alone}": max(1.0, kinds / sum(map(_size, releases(on.model)))) ** 2}
-    if all(chosen.get(rv) is CountGibbs for rv in on.model.free_RVs):
+        cost = {
+            f"{_STEPS}{suffix}": max(1.0, kinds / sum(map(_size, releases(statistics.model)))) ** 2
+        }
+    if all(chosen.get(rv) is CountGibbs for rv in statistics.model.free_RVs):
         cost = {"Gibbs on counts": 1.0}
     elif CellGibbs in chosen.values():
-        cost = {f"Gibbs on cells{alone}": _entries(on, set())}
-    return Plan.costing(cost, partial(with_steps, on))
+        cost = {f"Gibbs on cells{suffix}": _entries(statistics, set())}
+    return Plan.costing(cost, partial(with_steps, statistics))
 
 
 def with_steps(reading: Reading, **kwargs):
-    """Sample a model by the steps that suit it, unless `step` gives others."""
+    """Sample a model by the steps that claim its variables, or by those of `step`."""
     with reading.model:
         if kwargs.get("step") is None:
             kwargs["step"] = kept_steps(reading)
@@ -65,27 +67,27 @@ def _records(reading: Reading) -> Plan:
     for rv in tagged:
         check_gaps(model, rv)
     all_stepped = {*tagged} | {*choose_steps(reading)} >= {*model.free_RVs}
-    found = blocks(reading, tagged)
-    records = {rv for block in found for rv in block.records}
-    # Parameters of many groups, and what these have in common, follow the records slowly.
-    times = _entries(reading, records) * math.prod(width(block) ** 2 for block in found)
+    record_blocks = blocks(reading, tagged)
+    records = {rv for block in record_blocks for rv in block.records}
+    # Hyperparameters, and parameters of many groups, mix slowly given the records.
+    times = _entries(reading, records) * math.prod(width(block) ** 2 for block in record_blocks)
     draw = "records, draw" if all_stepped else "records, draw beside NUTS"
-    if any(width(block) > 1 for block in found):
-        draw = "records, draw of rows"  # which the parameters of a regression follow slowly
-    cost = Counter({draw: float(len(found))})
-    for block in found:
+    if any(width(block) > 1 for block in record_blocks):
+        draw = "records, draw of rows"  # the parameters of a regression mix slowly given its rows
+    cost = Counter({draw: float(len(record_blocks))})
+    for block in record_blocks:
         cost.update(sweep(reading, block))
-    all_of_it: dict[str, float] = {k: times * x for k, x in cost.items()}
+    total_cost: dict[str, float] = {k: times * x for k, x in cost.items()}
     if draw.endswith("NUTS"):
-        all_of_it["records, NUTS"] = 1.0  # a draw of few parameters takes as long
-    return Plan.costing(all_of_it, partial(on_records, reading))
+        total_cost["records, NUTS"] = 1.0  # NUTS takes as long for few parameters
+    return Plan.costing(total_cost, partial(on_records, reading))
 
 
 def sweep(reading: Reading, block: Block) -> dict[str, float]:
-    """Return the cost of a sweep over some records, by the sums that a proposal changes.
+    """Return the cost of a sweep over some records: their number times the sums that each changes.
 
-    Where a law reads what was released, they are as many as the released entries: which they are
-    takes long to read for many groups, and is of no use on other routes.
+    If a law reads the releases, the number of released entries stands for that of the sums: reading
+    the sums themselves takes long for many groups.
     """
     try:
         for group in record_groups(reading):
@@ -105,14 +107,14 @@ def _size(rv) -> int:
 
 
 def _entries(reading: Reading, latents: set) -> int:
-    """Return the number of parameters, at least 1, where some variables are none."""
+    """Return the number of continuous parameters, at least 1; `latents` do not count."""
     free = reading.model.free_RVs
     above = [rv for rv in free if rv not in latents and rv.dtype.startswith("float")]
     return max(1, sum(map(_size, above)))
 
 
 def on_records(reading: Reading, **kwargs):
-    """Sample a model with its records, by the steps that suit it."""
+    """Sample a model with its records, by the steps that claim its variables."""
     if kwargs.get("var_names") is None:
         kwargs["var_names"] = public(reading)
     start = feasible_start(reading)
@@ -124,14 +126,14 @@ def on_records(reading: Reading, **kwargs):
 def _counts(reading: Reading) -> Plan:
     chosen = choose_steps(reading)
     exact = (TwoSidedGibbs, TableGibbs)
-    others = [rv.name for rv in privatized(reading) if chosen.get(rv) not in exact]
-    if others:
-        raise Declined(f"{others[0]!r} has no exact draw given its releases")
+    without_draw = [rv.name for rv in privatized(reading) if chosen.get(rv) not in exact]
+    if without_draw:
+        raise Declined(f"{without_draw[0]!r} has no exact draw given its releases")
     cost = {"exact counts": sum(map(_size, privatized(reading))) ** 0.75}
     return Plan.costing(cost, partial(on_records, reading))
 
 
 ROUTES.add(Route(_STEPS, "statistics", _statistics, steps=True, usual={_STEPS: 1}))
-# Parameters follow their records slowly where noise or clamps leave these free.
-ROUTES.add(Route("Metropolis on the records", "records", _records, steps=True, careful=10.0))
+# Parameters mix slowly given records that noise or clamps leave uncertain.
+ROUTES.add(Route("Metropolis on the records", "records", _records, steps=True, handicap=10.0))
 ROUTES.add(Route("exact draws of the counts", "records", _counts, steps=True))

@@ -1,4 +1,4 @@
-"""What routes give to `pm.sample`: starting values, and which variables to keep."""
+"""Arguments of `pm.sample` that routes complete: starting values, and the variables to keep."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _log = logging.getLogger("pymc.dp")
 
 
 def initial_values(start, initvals, gone=()):
-    """Put initial values by name, for all chains or for each, over those that are ours.
+    """Merge the user's `initvals`, one mapping or one a chain, over those of `start`, by name.
 
-    Those of variables that are `gone` from the model are left out.
+    Variables in `gone`, which the rung has integrated out, are left out.
     """
     if initvals is None or isinstance(initvals, Mapping):
-        own = {getattr(rv, "name", rv): value for rv, value in (initvals or {}).items()}
-        return {name: value for name, value in {**start, **own}.items() if name not in gone}
-    return [initial_values(start, of_chain, gone) for of_chain in initvals]
+        by_name = {getattr(rv, "name", rv): value for rv, value in (initvals or {}).items()}
+        return {name: value for name, value in {**start, **by_name}.items() if name not in gone}
+    return [initial_values(start, chain_initvals, gone) for chain_initvals in initvals]
 
 
 def check_initial_values(model: pm.Model, initvals) -> None:
-    """Refuse starting values that are of no variable, of another shape or not in a support.
+    """Refuse starting values that name no variable, have another shape or lie outside the support.
 
     Raises
     ------
@@ -41,15 +41,20 @@ def check_initial_values(model: pm.Model, initvals) -> None:
         Naming the variable, and what to write.
     """
     values = [value.name for value in model.rvs_to_values.values()]
-    for given in [initvals] if initvals is None or isinstance(initvals, Mapping) else initvals:
-        for key, value in (given or {}).items():
+    for chain_initvals in (
+        [initvals] if initvals is None or isinstance(initvals, Mapping) else initvals
+    ):
+        for key, value in (chain_initvals or {}).items():
             name = getattr(key, "name", key)
             rv = next((rv for rv in model.free_RVs if rv.name == name), None)
             if rv is None and is_transformed_name(name) and name in values:
-                continue  # as PyMC takes it
+                continue  # PyMC takes values of transformed variables, too
             if rv is None:
                 names = ", ".join(repr(rv.name) for rv in model.free_RVs)
-                raise ValueError(f"initvals={{{name!r}: ...}}: there is none. It may name {names}")
+                raise ValueError(
+                    f"initvals={{{name!r}: ...}}: the model has no free variable {name!r}, it has "
+                    f"{names}"
+                )
             if isinstance(value, str) and value not in ("support_point", "prior"):
                 raise ValueError(
                     f"initvals={{{name!r}: {value!r}}}: write numbers, 'support_point' or 'prior'"
@@ -59,27 +64,30 @@ def check_initial_values(model: pm.Model, initvals) -> None:
 
 
 def _check_numbers(model: pm.Model, rv: TensorVariable, value: np.ndarray) -> None:
-    what, shape = f"initvals={{{rv.name!r}: ...}}", known_shape(rv)
+    argument, shape = f"initvals={{{rv.name!r}: ...}}", known_shape(rv)
     if value.dtype.kind not in "biuf" or np.isnan(value).any():
-        raise ValueError(f"{what} is not all numbers: {value}")
+        raise ValueError(f"{argument} is not all numbers: {value}")
     fits = value.ndim == len(shape) and all(
         n in (None, m) for n, m in zip(shape, value.shape, strict=True)
     )
     if not fits:
-        raise ValueError(f"{what} has the shape {value.shape}, and {rv.name!r} has {shape}")
+        raise ValueError(f"{argument} has the shape {value.shape}, and {rv.name!r} has {shape}")
     transform = model.rvs_to_transforms[rv]
-    if transform is None or nearest_rvs(rv.owner.inputs):  # ends that are to be drawn
+    if transform is None or nearest_rvs(rv.owner.inputs):  # the ends of the support are random
         return
     with np.errstate(all="ignore"):
         moved = known_value(
             transform.forward(pt.constant(value.astype(rv.dtype)), *rv.owner.inputs)
         )
     if moved is not None and not np.isfinite(moved).all():
-        raise ValueError(f"{what} is outside of what {rv.name!r} can be: {value}")
+        raise ValueError(f"{argument} is outside of what {rv.name!r} can be: {value}")
 
 
 def public(reading):
-    """Names of all variables but vectors of records, where there are others; says which are not."""
+    """Return the names of all variables but vectors of records; log those that are left out.
+
+    If the model has records only, all are returned.
+    """
     model = reading.model
     hidden = [rv for rv in model.free_RVs if is_tagged(rv)]
     hidden += [
@@ -98,5 +106,5 @@ def public(reading):
 
 
 def width(block) -> int:
-    """Return the number of columns of a record: the more, the slower are its steps."""
+    """Return the number of columns of a record; steps of wide records mix slowly."""
     return sum(known_shape(rv)[1] or 1 if rv.type.ndim == 2 else 1 for rv in block.records)

@@ -1,4 +1,4 @@
-"""Ctrl-C returns the draws so far, from `pm.sample` and from chains of our own."""
+"""Ctrl-C returns the draws so far, from `pm.sample` and from compiled chains."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _log = logging.getLogger("pymc.dp")
 
 
 def longest(lengths: Sequence[int]) -> tuple[list[int], int]:
-    """Return which chains of unequal lengths to keep, and how many draws: most in all, as PyMC.
+    """Return the chains to keep, and a length to cut them to, so that most draws are kept.
 
     Raises
     ------
     KeyboardInterrupt
-        If there are no draws.
+        No chain has a draw.
     """
     if not any(lengths):
         raise KeyboardInterrupt
@@ -39,8 +39,8 @@ def longest(lengths: Sequence[int]) -> tuple[list[int], int]:
 def sample(model: pm.Model, **kwargs: Any):
     """Call `pm.sample`; interrupted, return the draws so far.
 
-    PyMC goes on to the next chain in one process, and nutpie returns NaN for draws that were not
-    made. If there are none, the interrupt is raised.
+    PyMC with cores=1 would go on to the next chain, and nutpie returns NaN for the missing draws.
+    If there are no draws, KeyboardInterrupt is raised.
     """
     theirs = kwargs.get("callback")
     is_ours = theirs is not None or _is_for_pymc(model, kwargs)
@@ -58,22 +58,23 @@ def sample(model: pm.Model, **kwargs: Any):
         kwargs["callback"] = after_each
     try:
         with handler:
-            found = pm.sample(model=model, **kwargs)
+            result = pm.sample(model=model, **kwargs)
     except ValueError as error:
         if handler.came and not any(drawn.values()):
             raise KeyboardInterrupt from error
         raise
     if not handler.came:
-        return found
+        return result
     if not is_ours:
-        return made(found)
-    if any(drawn.values()):  # else all are of the tuning, and were asked for
-        longest([drawn[c] for c in range(kwargs.get("chains") or max(drawn) + 1)])  # says so
-    return found
+        return made(result)
+    if any(drawn.values()):  # else all draws are of the tuning, which the user asked to keep
+        # PyMC has cut the chains already: this only logs their lengths.
+        longest([drawn[c] for c in range(kwargs.get("chains") or max(drawn) + 1)])
+    return result
 
 
 def _is_for_pymc(model: pm.Model, kwargs: dict[str, Any]) -> bool:
-    """Whether `pm.sample` draws itself, however it is called: nutpie takes no callback."""
+    """Whether PyMC's own sampler runs for sure: nutpie takes no callback."""
     return kwargs.get("nuts_sampler") == "pymc" or (
         kwargs.get("nuts_sampler") is None
         and (
@@ -84,7 +85,7 @@ def _is_for_pymc(model: pm.Model, kwargs: dict[str, Any]) -> bool:
 
 
 def made(tree: DataTree) -> DataTree:
-    """Return the draws of nutpie that were made: of others, the log density is NaN."""
+    """Return the draws that an interrupted nutpie has made; others have NaN as log density."""
     stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree else {}
     density = next((stats[name] for name in ("lp", "logp") if name in stats), None)
     if density is None:

@@ -1,4 +1,4 @@
-"""Latent Gaussian vectors whose density is wrong in PyMC, as sentences."""
+"""Warnings of latent Gaussian vectors whose density in PyMC lacks a factor."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pymc_dp.reading.model import Reading
 
 @once
 def unnormalised(reading: Reading) -> list[str]:
-    """Name the ICAR effects of a free sigma: PyMC's density leaves out what depends on it."""
-    found = []
+    """Return a warning for each ICAR effect of a free sigma, whose density lacks a factor."""
+    sentences = []
     for rv in reading.model.free_RVs:
         if isinstance(rv.owner.op, ICARRV):
-            made_of = nearest_rvs([rv.owner.op.dist_params(rv.owner)[1]])
-            spread = [v.name for v in reading.model.free_RVs if v in made_of]
+            parents = nearest_rvs([rv.owner.op.dist_params(rv.owner)[1]])
+            spread = [v.name for v in reading.model.free_RVs if v in parents]
             if spread:
-                found.append(
+                sentences.append(
                     f"{rv.name!r}: the density of pm.ICAR lacks its factor sigma**-(n - 1), so "
                     f"that the posterior of {' and '.join(map(repr, spread))} is wrong. Write "
                     f"{rv.name} = sigma * pm.ICAR({rv.name + '_raw'!r}, W=W)."
                 )
-    return found
+    return sentences

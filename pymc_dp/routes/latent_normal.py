@@ -1,16 +1,16 @@
-r"""Latent Normal variables, and coordinates in which the data hardly tie them to parameters.
+r"""Coordinates of latent Normal variables that are nearly independent of the parameters.
 
-Of :math:`\theta = A + B\xi` with :math:`\xi \sim N(0, I)` the data say about
-:math:`-\theta' \mathrm{diag}(h)\,\theta / 2 + k'\theta`, so that :math:`\xi` is, given the
-parameters, nearly
+For :math:`\theta = A + B\xi` with :math:`\xi \sim N(0, I)` the log-likelihood is about
+:math:`-\theta' \mathrm{diag}(h)\,\theta / 2 + k'\theta`. Given the parameters, :math:`\xi` is
+nearly
 
 .. math::
 
     N(P^{-1} B'(k - hA),\; P^{-1}), \qquad P = I + B' \mathrm{diag}(h) B,
 
-which is standardised: :math:`u = R'(\xi - P^{-1}B'(k - hA))`, :math:`P = RR'`. Without data, h = 0,
-u is the non-centred :math:`\xi`; with much the centred :math:`\theta`, but for its scale; between
-them each entry has what suits it (partial centring: Papaspiliopoulos, Roberts & Sköld, 2007).
+and the coordinates are :math:`u = R'(\xi - P^{-1}B'(k - hA))` with :math:`P = RR'`. Without data,
+h = 0, u is the non-centred :math:`\xi`; with much data it is the centred :math:`\theta`, scaled; in
+between, each entry is centred in part (Papaspiliopoulos, Roberts & Sköld, 2007).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class LatentVectorRV(SymbolicRandomVariable):
 class Standardised(Transform):
     """The coordinates u of `LatentNormalRV`.
 
-    They are exact where h and k are all that the data say, given all else, if the data are Normal.
+    They are exact if the log-likelihood is the parabola of h and k: u is then standard Normal given
+    all else.
     """
 
     name = "standardised"
@@ -73,20 +74,20 @@ class StandardisedVector(Transform):
 
     def forward(self, value, rng, a, b, h, k):
         """Return the coordinates."""
-        return Whitened().forward(_solve(b, value - a), rng, *_given(a, b, h, k))
+        return Whitened().forward(_solve(b, value - a), rng, *_given_parameters(a, b, h, k))
 
     def backward(self, value, rng, a, b, h, k):
         """Return the vector."""
-        return a + b @ Whitened().backward(value, rng, *_given(a, b, h, k))
+        return a + b @ Whitened().backward(value, rng, *_given_parameters(a, b, h, k))
 
     def log_jac_det(self, value, rng, a, b, h, k):
         """Log of the determinant of `backward`'s derivatives."""
-        whitened = Whitened().log_jac_det(value, rng, *_given(a, b, h, k))
+        whitened = Whitened().log_jac_det(value, rng, *_given_parameters(a, b, h, k))
         return pt.log(pt.diagonal(b)).sum() + whitened
 
 
-def _given(a, b, h, k):
-    """Return P times the mean of xi, and R."""
+def _given_parameters(a, b, h, k):
+    """Return P times the mean of xi given the data, and R."""
     return b.T @ (k - h * a), pt.linalg.cholesky(pt.eye(b.shape[0]) + b.T @ (h[:, None] * b))
 
 
@@ -115,12 +116,12 @@ def _inputs(*numbers) -> list:
 
 
 @_logprob.register(LatentNormalRV)
-def _latent_normal_logprob(op, values, rng, mean, sd, *others, **kwargs):
+def _latent_normal_logprob(op, values, rng, mean, sd, *unused, **kwargs):
     return pm.logp(pm.Normal.dist(mean, sd), values[0])
 
 
 @_logprob.register(LatentVectorRV)
-def _latent_vector_logprob(op, values, rng, a, b, *others, **kwargs):
+def _latent_vector_logprob(op, values, rng, a, b, *unused, **kwargs):
     xi = _solve(b, values[0] - a)
     size = xi.shape[0] * np.log(2.0 * np.pi)
     return -0.5 * ((xi**2).sum() + size) - pt.log(pt.diagonal(b)).sum()

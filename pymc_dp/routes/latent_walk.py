@@ -1,15 +1,15 @@
-r"""Latent Normal series, and coordinates in which the data hardly tie them to parameters.
+r"""Coordinates of latent Normal series that are nearly independent of the parameters.
 
-Of a walk or an autoregression :math:`\theta` the innovations :math:`\xi = W(\theta - A)` are
-independent standard Normal, and W is lower triangular with a band of p + 1 entries a row. The data
-say about :math:`-\theta' \mathrm{diag}(h)\,\theta / 2 + k'\theta`. So :math:`\theta - A` is, given
-the parameters, nearly
+The innovations :math:`\xi = W(\theta - A)` of a walk or an autoregression :math:`\theta` are
+independent standard Normal; W is lower triangular with a band of p + 1 entries a row. The
+log-likelihood is about :math:`-\theta' \mathrm{diag}(h)\,\theta / 2 + k'\theta`. Given the
+parameters, :math:`\theta - A` is nearly
 
 .. math::
 
     N(P^{-1}(k - hA),\; P^{-1}), \qquad P = W'W + \mathrm{diag}(h) = RR',
 
-which is standardised: :math:`u = R'(\theta - A) - R^{-1}(k - hA)`. All of it takes time linear in
+and the coordinates are :math:`u = R'(\theta - A) - R^{-1}(k - hA)`. All of it takes time linear in
 the length (Rue & Held, 2005, Gaussian Markov Random Fields).
 """
 
@@ -33,7 +33,7 @@ from pymc_dp.laws.kernel_call import KernelCall, doubles
 
 
 class _Banded(KernelCall):
-    """A kernel of bands as rows and of others; the result is like the last."""
+    """A kernel of banded matrices, as rows, and vectors; the result is like the last input."""
 
     __props__: tuple[str, ...] = ()
 
@@ -55,7 +55,7 @@ class Factor(_Banded):
         return factor
 
     def pullback(self, inputs, outputs, cotangents):
-        """Return the derivatives by A."""
+        """Return the cotangent of A."""
         return [_PullBackFactor()(outputs[0], cotangents[0])]
 
 
@@ -85,7 +85,7 @@ class Solve(_Banded):
         return solve
 
     def pullback(self, inputs, outputs, cotangents):
-        """Return the derivatives by L and by b."""
+        """Return the cotangents of L and of b."""
         (lower, _), [x] = inputs, outputs
         by_b = Solve(not self.transposed)(lower, cotangents[0])
         rows, columns = (x, by_b) if self.transposed else (by_b, x)
@@ -94,26 +94,27 @@ class Solve(_Banded):
 
 
 def _later(x, k: int):
-    """Return a vector moved on by k places, and zeros before it."""
+    """Shift a vector by k places to the right; zeros come in."""
     return pt.concatenate([pt.zeros(k), x[:-k]]) if k else x
 
 
 def _sooner(x, k: int):
+    """Shift a vector by k places to the left; zeros come in."""
     return pt.concatenate([x[k:], pt.zeros(k)]) if k else x
 
 
 def _inside(band, k: int):
-    """Return a vector that is k places below the diagonal: its first k are zero."""
+    """Return a band k places below the diagonal, with its first k entries set to zero."""
     return pt.concatenate([pt.zeros(k), band[k:]])
 
 
 def of_scaled(bands: Sequence, by) -> list[TensorVariable]:
-    """Return W diag(by)."""
+    """Return the bands of W diag(by)."""
     return [band * _later(by, k) for k, band in enumerate(bands)]
 
 
 def of_differences(bands: Sequence) -> list[TensorVariable]:
-    """Return WD; D takes from each entry the one before it."""
+    """Return the bands of WD, where D takes differences: (Dx)[i] = x[i] - x[i - 1]."""
     wider = [*bands, pt.zeros_like(bands[0])]
     less = [pt.zeros_like(bands[0]), *bands]
     return [a - _inside(b, k) for k, (a, b) in enumerate(zip(wider, less, strict=True))]

@@ -1,7 +1,7 @@
-"""A model as nutpie samples it, of functions that are kept on disk.
+"""A model for nutpie, compiled to functions that are kept on disk.
 
-nutpie compiles a wrapper anew in each process, with what it calls, for two to four seconds. Here
-one wrapper serves all models: it is given the addresses of the model's own functions.
+nutpie itself compiles a wrapper and the functions below it anew in each process, for two to four
+seconds. Here one wrapper serves all models: it gets the addresses of the functions of a model.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 def compile_model(model: pm.Model, var_names: Sequence[str] | None = None) -> CompiledPyMCModel:
-    """Compile as `nutpie.compile_pymc_model`; initial points are to be put in.
+    """Compile as `nutpie.compile_pymc_model` does; the caller puts the initial points in.
 
     Parameters
     ----------
-    model : with free variables that are all continuous.
-    var_names : of what is returned, beside the free variables; all by default.
+    model : a model whose free variables are all continuous.
+    var_names : variables to return beside the free ones; all by default.
 
     Raises
     ------
     NotImplementedError, NullTypeGradError
-        Where a density has no gradient.
+        A density has no gradient.
     """
-    # It takes a second to import, and these are not public: nutpie makes its functions otherwise.
+    # Not public, as nutpie expects to compile the functions itself; the import takes a second.
     from nutpie.compile_pymc import (
         CompiledPyMCModel,
         _compute_shapes,
@@ -63,25 +63,25 @@ def compile_model(model: pm.Model, var_names: Sequence[str] | None = None) -> Co
     logp = rewrite_graph(model.logp(), include=rewrites)
     gradient = in_a_row(pt.grad(logp, free))
     q = pt.vector("q", shape=(size,), dtype="float64")
-    given = {
+    replacements = {
         value: q[place].reshape(shapes[value.name]).astype(value.dtype)
         for value, place in zip(free, places, strict=False)
     }
-    density = Filling(q, *graph_replace([logp, gradient], given, strict=False))
-    expanded = in_a_row([q, *graph_replace(rest, given, strict=False)])
+    density = Filling(q, *graph_replace([logp, gradient], replacements, strict=False))
+    expanded = in_a_row([q, *graph_replace(rest, replacements, strict=False)])
     expand = Filling(q, pt.zeros(()), expanded)
 
     shape_info = named, places, [shapes[name] for name in named]
     moved = [model.rvs_to_values[rv].name for rv, t in model.rvs_to_transforms.items() if t]
     dims, coords = _prepare_dims_and_coords(model, shape_info, moved)
-    of_density, of_expand = make_nutpie_functions()
+    density_function, expand_function = make_nutpie_functions()
     return CompiledPyMCModel(
         _n_dim=size,
         dims=dims,
         _coords=coords,
         _shapes={name: tuple(shapes[name]) for name in named},
-        compiled_logp_func=of_density,
-        compiled_expand_func=of_expand,
+        compiled_logp_func=density_function,
+        compiled_expand_func=expand_function,
         initial_point_func=lambda seed: np.zeros(size),
         shared_data={},
         shared_var_keys={},
@@ -106,7 +106,7 @@ def with_data(compiled: CompiledPyMCModel) -> CompiledPyMCModel:
 
 
 def density_of(compiled: CompiledPyMCModel) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-    """Return the log density and its gradient; NaN where they have no value."""
+    """Return the log density with its gradient, as a function; NaN where they have no value."""
     function: Any = compiled.logp_func.function
 
     def density(q: np.ndarray) -> tuple[float, np.ndarray]:

@@ -1,4 +1,4 @@
-"""PyMC's own sampler, on a model or on one that is collapsed."""
+"""Routes of NUTS: on the records, on the statistics, on the marginal."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from pymc_dp.step_methods import choose_steps
 
 _log = logging.getLogger("pymc.dp")
 
-# PyMC's 0.8 leaves divergences where little is known of a spread, as is usual under noise.
+# PyMC's 0.8 gives divergences where the data say little of a spread, as is usual under noise.
 _ACCEPT = 0.9
 _MARGINAL, _STATISTICS = "NUTS on the marginal", "NUTS on the statistics"
-_CHECKED = 50  # draws of a chain
+_CHECKED = 50  # draws of a chain at which omitted terms of the density are computed
 
 
 def density_cost(model: pm.Model) -> Counter[str]:
-    """Return what the log density of a model without records costs."""
+    """Return the cost of the log density of a model without records."""
     shapes = [[n or 1 for n in known_shape(rv)] for rv in model.free_RVs]
     cost = Counter({"entry": sum(map(math.prod, shapes))})
     for rv, shape in zip(model.free_RVs, shapes, strict=True):
         if isinstance(rv.owner.op, RandomWalkRV | AutoRegressiveRV):
-            continue  # its precision is a band: it costs what its entries do
+            continue  # its precision is a band matrix: its entries are all of its cost
         if getattr(rv.owner.op, "ndim_supp", 0) and rv.dtype.startswith("float"):
-            cost["vector"] += math.prod(shape) ** 2  # its precision is a matrix
+            cost["vector"] += math.prod(shape) ** 2  # its precision is a full matrix
         elif shape and nearest_rvs(rv.owner.inputs) and not isinstance(rv.owner.op, NormalRV):
             cost[f"{law_names([type(rv.owner.op)])} entry"] += math.prod(shape)  # of a hierarchy
     for rv in model.basic_RVs:
@@ -60,56 +60,59 @@ def density_cost(model: pm.Model) -> Counter[str]:
 
 
 def nuts_cost(model: pm.Model, name: str, times: float = 1.0) -> dict[str, float]:
-    """Return the cost of NUTS: by itself, and by what is in its density.
+    """Return the cost of NUTS: its own, and that of the terms of the density.
 
-    With more entries gradients take longer, and a draw more of them.
+    With more entries a gradient takes longer, and a draw takes more gradients.
     """
     cost = {f"NUTS, {part}": float(x) for part, x in density_cost(model).items()}
     return cost | {name: times, "NUTS, entry": cost["NUTS, entry"] ** 1.5}
 
 
 def marginal_rate(marginal: pm.Model) -> float:
-    """Return the effective draws a second to be expected of NUTS without confidential values."""
+    """Return the expected effective draws a second of NUTS on a marginal model."""
     return expected_rate(nuts_cost(marginal, _MARGINAL))
 
 
-def nuts_plan(reading: Reading, on: Reading, name: str, times: float = 1.0) -> Plan:
-    """Return the plan of NUTS on what a rung made of a model, in coordinates that suit it."""
-    cost = nuts_cost(on.model, name, times)
-    for rv in on.model.free_RVs:
+def nuts_plan(reading: Reading, target: Reading, name: str, times: float = 1.0) -> Plan:
+    """Return the plan of NUTS on the model of a rung, in coordinates that suit the data."""
+    cost = nuts_cost(target.model, name, times)
+    for rv in target.model.free_RVs:
         if rv.name not in reading.model.named_vars:  # a statistic
             law = law_names([type(rv.owner.op)])
             entries = math.prod(n or 1 for n in known_shape(rv))
             cost.pop(f"NUTS, {law} entry", None)
-            for what, x in ((f"NUTS, latents of {law}", 1.0), (f"NUTS, {law} latent", entries)):
-                cost[what] = cost.get(what, 0.0) + x
-    moved = lambda: standardised(reading, on)[1]  # noqa: E731
-    return Plan.costing(cost, partial(_sample, reading, on), moved)
+            for term, x in ((f"NUTS, latents of {law}", 1.0), (f"NUTS, {law} latent", entries)):
+                cost[term] = cost.get(term, 0.0) + x
+    moved = lambda: standardised(reading, target)[1]  # noqa: E731
+    return Plan.costing(cost, partial(_sample, reading, target), moved)
 
 
-def _sample(reading: Reading, on: Reading, **kwargs):
-    try_densities(on)
-    model, moved = standardised(reading, on)
+def _sample(reading: Reading, target: Reading, **kwargs):
+    try_densities(target)
+    model, moved = standardised(reading, target)
     if moved:
         names = ", ".join(map(repr, moved))
         where = "docs/reference/latent_gaussian.md"
-        _log.info("Moved in coordinates that suit the data, see %s: %s", where, names)
+        _log.info(
+            "The variables stay as they are written; NUTS moves %s in other coordinates that suit "
+            "the data, see %s", names, where,
+        )  # fmt: skip
     tree = sample_nuts(model, usual_accept=_ACCEPT, **kwargs)
     if isinstance(tree, DataTree):  # not with return_inferencedata=False
-        _check_left_out(on.model, tree)
+        _check_left_out(target.model, tree)
     return tree
 
 
 def _check_left_out(marginal: pm.Model, tree: DataTree) -> None:
-    """Warn where a density leaves out what matters at some of the draws."""
-    found, posterior = left_out(marginal), tree["posterior"].to_dataset()
-    if not found or any(rv.name not in posterior for rv in marginal.free_RVs):
+    """Warn where a term that the density leaves out matters at some of the draws."""
+    omissions, posterior = left_out(marginal), tree["posterior"].to_dataset()
+    if not omissions or any(rv.name not in posterior for rv in marginal.free_RVs):
         return
-    some = posterior.isel(draw=slice(None, None, max(1, posterior.sizes["draw"] // _CHECKED)))
-    matters = np.array(list(each_draw(some, [graph for graph, _ in found])), dtype=bool)
-    for (_, what), share in zip(found, matters.mean(axis=0), strict=True):
+    thinned = posterior.isel(draw=slice(None, None, max(1, posterior.sizes["draw"] // _CHECKED)))
+    matters = np.array(list(each_draw(thinned, [graph for graph, _ in omissions])), dtype=bool)
+    for (_, omitted), share in zip(omissions, matters.mean(axis=0), strict=True):
         if share:
-            _log.warning(LEFT_OUT, what, f"at {100 * share:.0f}% of the draws")
+            _log.warning(LEFT_OUT, omitted, f"at {100 * share:.0f}% of the draws")
 
 
 def _marginal_plan(reading: Reading) -> Plan:
@@ -118,28 +121,28 @@ def _marginal_plan(reading: Reading) -> Plan:
 
 
 def _statistics_plan(reading: Reading) -> Plan:
-    on = collapsed(reading, "statistics")
-    if any(r.owner.op.region is FeasibleRegression for r in releases(on.model)):
+    statistics = collapsed(reading, "statistics")
+    if any(r.owner.op.region is FeasibleRegression for r in releases(statistics.model)):
         raise Declined("the walls of bounds= stop NUTS")
-    if choose_steps(on):
+    if choose_steps(statistics):
         raise Declined("variables have steps of their own there")
     columns = max(width(group) for group in record_groups(reading))
-    return nuts_plan(reading, on, _STATISTICS, columns**2)
+    return nuts_plan(reading, statistics, _STATISTICS, columns**2)
 
 
 def _clt_statistics(reading: Reading, moments) -> Plan:
-    on = collapsed(reading, "statistics", "clt", moments)
+    statistics = collapsed(reading, "statistics", "clt", moments)
     if any(r.owner.op.bounds is not None for r in releases(reading.model)):
         raise Declined(
-            "the walls of bounds= stop NUTS: leave approximate= out, and the exact chain or the "
-            "records keep within them"
+            "the walls of bounds= stop NUTS: leave approximate= out, as the exact chain and the "
+            "routes on the records keep within them"
         )
-    return nuts_plan(reading, on, "NUTS on sums by the central limit theorem")
+    return nuts_plan(reading, statistics, "NUTS on sums by the central limit theorem")
 
 
 def _clt_marginal(reading: Reading, moments) -> Plan:
-    on = collapsed(reading, "marginal", "clt", moments)
-    return nuts_plan(reading, on, "NUTS by the central limit theorem")
+    marginal = collapsed(reading, "marginal", "clt", moments)
+    return nuts_plan(reading, marginal, "NUTS by the central limit theorem")
 
 
 def _records(reading: Reading) -> Plan:
@@ -152,15 +155,15 @@ def _records(reading: Reading) -> Plan:
         raise Declined("the walls of bounds= stop NUTS")
     n = sum(known_shape(group.records[0])[0] or group.n for group in record_groups(reading))
     cost = {"NUTS on the records": 1.0, "NUTS on the records, record": n}
-    found = blocks(reading, tuple(record_variables(reading)))
-    if any("records, afresh" in sweep(reading, block) for block in found):
-        cost["NUTS on the records, no sums"] = n  # a median has kinks, which NUTS runs into
+    record_blocks = blocks(reading, tuple(record_variables(reading)))
+    if any("records, afresh" in sweep(reading, block) for block in record_blocks):
+        cost["NUTS on the records, no sums"] = n  # kinks, as those of a median, slow NUTS down
     moved = lambda: standardised(reading, reading)[1] if _is_singly(reading) else []  # noqa: E731
     return Plan.costing(cost, partial(_sample_records, reading), moved)
 
 
 def _is_singly(reading: Reading) -> bool:
-    """Whether all records are released one by one: they are moved as parameters are."""
+    """Whether all records are released one by one, so that NUTS moves them as parameters."""
     return not any(map(is_tagged, reading.model.free_RVs))
 
 
@@ -169,8 +172,8 @@ def _sample_records(reading: Reading, **kwargs):
         kwargs["var_names"] = public(reading)
     if _is_singly(reading):
         return _sample(reading, reading, **kwargs)
-    _log.warning("NUTS moves every single record here, which is slow: look at R-hat and ESS")
-    # PyMC starts every record at its mean, where the gradient of a spread does not exist.
+    _log.warning("NUTS moves every single record here, which is slow: check R-hat and ESS")
+    # PyMC starts all records at their mean, where the sample sd is 0 and has no gradient.
     starts = reading.model.rvs_to_initial_values
     scattered = {rv.name: "prior" for rv in privatized(reading) if starts[rv] is None}
     kwargs["initvals"] = initial_values(scattered, kwargs.get("initvals"))
@@ -196,6 +199,6 @@ ROUTES.add(
     )
 )
 ROUTES.add(Route(_MARGINAL, "marginal", _marginal_plan, usual={_MARGINAL: 1}))
-# Latent sums follow their parameters slowly where the release is far out.
-ROUTES.add(Route(_STATISTICS, "statistics", _statistics_plan, usual={_STATISTICS: 1}, careful=3.0))
-ROUTES.add(Route("NUTS on the records", "records", _records, steps=True, careful=10.0))
+# Parameters mix slowly given latent sums where the released value is far in the tails.
+ROUTES.add(Route(_STATISTICS, "statistics", _statistics_plan, usual={_STATISTICS: 1}, handicap=3.0))
+ROUTES.add(Route("NUTS on the records", "records", _records, steps=True, handicap=10.0))

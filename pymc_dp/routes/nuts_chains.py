@@ -1,4 +1,4 @@
-"""Chains of NUTS that begin where the release is, and are begun anew where they stand still."""
+"""Chains of NUTS that start near the released values, and start again if they get stuck."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ from pymc_dp.step_methods.base import PointFunction, point_function
 
 _log = logging.getLogger("pymc.dp")
 
-# What nutpie is run with here; with other arguments of pm.sample, that runs it.
+# nutpie is run here with these arguments; with others, pm.sample runs it.
 _ARGUMENTS = {
     "draws", "tune", "chains", "cores", "random_seed", "progressbar", "progressbar_theme", "quiet",
     "var_names", "discard_tuned_samples", "compute_convergence_checks", "nuts",
     "nuts_sampler", "backend",
 }  # fmt: skip
-# Given as they are by default, these choose nothing.
+# Arguments that equal PyMC's defaults are dropped.
 _DEFAULTS = {"return_inferencedata": True, "idata_kwargs": {}, "init": "auto"}
-# With these the caller has chosen where chains begin, or what moves them.
-_OWN_START = "initvals", "init", "step"
-_COLLAPSED = 1e-8  # step size, in that of the others
-# CPU seconds of a search for a start, after which it is named and after which it ends. A density
-# that takes a second each would else be asked for hundreds of times.
-_LONG, _MOST = 2.0, 20.0
-_FEW = 100  # draws, of which PyMC says so
+# With these the caller has chosen starting values or steps: pm.sample runs unchanged.
+_START_ARGUMENTS = "initvals", "init", "step"
+_COLLAPSED = 1e-8  # step size, relative to the median of all chains
+# CPU seconds of the search for a start: after the first the progress bar names it, after the second
+# it ends. It may evaluate the density hundreds of times.
+_LONG, _MOST_SECONDS = 2.0, 20.0
+_FEW = 100  # draws of a chain, below which PyMC warns
 
 
 class Sampler(NamedTuple):
-    """A compiled model: its log density with the gradient, and chains from centers."""
+    """A compiled model: its log density with the gradient, and a runner of chains."""
 
     density: Density
     draw: Callable[[list[Center], Sequence[np.random.Generator]], DataTree]
@@ -69,36 +69,36 @@ def sample_nuts(model: pm.Model, *, usual_accept: float | None = None, **kwargs:
 
     Parameters
     ----------
-    model : without records.
-    usual_accept : `target_accept` where the user gives none.
+    model : a model without records.
+    usual_accept : default of `target_accept`.
     **kwargs : arguments of `pm.sample`.
 
     Raises
     ------
     NotFinite
-        Where the log density or its gradient has no value near what was released.
+        The log density or its gradient is NaN near the released values.
     """
-    given = {k: x for k, x in kwargs.items() if k not in _DEFAULTS or x != _DEFAULTS[k]}
-    _refuse_given_wrong(**given)
-    # PyMC would write the target into the user's nuts={}, and find it given twice the next time.
-    kwargs = {name: x for name, x in given.items() if name not in ("target_accept", "nuts")}
-    target = given.get("target_accept") or usual_accept
+    arguments = {k: x for k, x in kwargs.items() if k not in _DEFAULTS or x != _DEFAULTS[k]}
+    _check_arguments(**arguments)
+    # PyMC would write target_accept into the user's nuts={}, and refuse it in the next call.
+    kwargs = {name: x for name, x in arguments.items() if name not in ("target_accept", "nuts")}
+    target = arguments.get("target_accept") or usual_accept
     nuts = {"target_accept": target} if target else {}
-    if nuts := nuts | (given.get("nuts") or {}):
+    if nuts := nuts | (arguments.get("nuts") or {}):
         kwargs["nuts"] = nuts
     moved = [rv for rv in model.free_RVs if rv.dtype.startswith("float") and not _is_stepped(rv)]
     if not moved:
-        return interrupted.sample(model, **given)
-    if any(kwargs.get(name) is not None for name in _OWN_START):
+        return interrupted.sample(model, **arguments)
+    if any(kwargs.get(name) is not None for name in _START_ARGUMENTS):
         return interrupted.sample(model, **kwargs)
-    of = _of_nutpie if _takes_nutpie(model, moved, kwargs) else _of_pymc
+    make_sampler = _of_nutpie if _takes_nutpie(model, moved, kwargs) else _of_pymc
     try:
-        sampler = of(model, moved, **kwargs)
+        sampler = make_sampler(model, moved, **kwargs)
     except (NotImplementedError, NullTypeGradError) as error:
         why = str(error).strip().partition("\n")[0]
         _log.info("No density with a gradient (%s): PyMC chooses the steps", why)
-        own = given.get("nuts_sampler") or "pymc"
-        return interrupted.sample(model, **given | {"nuts_sampler": own})
+        sampler_name = arguments.get("nuts_sampler") or "pymc"
+        return interrupted.sample(model, **arguments | {"nuts_sampler": sampler_name})
     values = [model.rvs_to_values[rv] for rv in moved]
     first = model.initial_point(0)
     start = np.concatenate([np.ravel(first[value.name]).astype("float64") for value in values])
@@ -123,8 +123,8 @@ def sample_nuts(model: pm.Model, *, usual_accept: float | None = None, **kwargs:
     return tree
 
 
-def _refuse_given_wrong(nuts=None, target_accept=None, random_seed=None, **_: Any) -> None:
-    """Refuse what `pm.sample` does, before anything is compiled."""
+def _check_arguments(nuts=None, target_accept=None, random_seed=None, **_: Any) -> None:
+    """Refuse what `pm.sample` refuses, before anything is compiled."""
     if target_accept is not None and "target_accept" in (nuts or {}):
         raise ValueError("target_accept is given twice: write it in nuts={...} or by itself")
     if isinstance(random_seed, int | np.integer) and random_seed < 0:
@@ -132,7 +132,7 @@ def _refuse_given_wrong(nuts=None, target_accept=None, random_seed=None, **_: An
 
 
 def _with_budget(density: Density) -> Density:
-    """Say what takes so long, once; end the search after `_MOST` CPU seconds."""
+    """Show that a search takes long, once; end it after `_MOST_SECONDS` CPU seconds."""
     began, said = time.process_time(), False
 
     def limited(q):
@@ -141,7 +141,7 @@ def _with_budget(density: Density) -> Density:
         if spent > _LONG and not said:
             said = True
             stage("Looking for where the data are, to begin the chains there")
-        if spent > _MOST:
+        if spent > _MOST_SECONDS:
             _log.info("The search for a start took %.0f s: chains begin at the best so far", spent)
             raise SearchOver
         return density(q)
@@ -150,27 +150,27 @@ def _with_budget(density: Density) -> Density:
 
 
 def _is_whole(tree: DataTree, chains: int, draws: int) -> bool:
-    """Whether all draws are there: it was not interrupted."""
+    """Whether all draws are there, so that sampling was not interrupted."""
     return dict(tree["posterior"].sizes).items() >= {"chain": chains, "draw": draws}.items()
 
 
 def _without_standing_still(
     tree, sampler: Sampler, centers: list[Center], moved, rngs, draws: int
 ) -> DataTree:
-    """Begin chains anew, once, that stand still; name those that do so again.
+    """Start chains again that stand still, once; warn of those that stand still again.
 
-    Interrupted meanwhile, it keeps all chains as they were.
+    Ctrl-C meanwhile keeps all chains as they were.
     """
     names = [rv.name for rv in moved]
     if again := standing_still(tree, names):
         _log.info("Begun anew, having stood still: %s", _in_words(again))
         still, why = again, "stood still, and to begin anew was interrupted"
         try:
-            others = sampler.draw(centers, [rngs[c] for c in again])
+            renewed = sampler.draw(centers, [rngs[c] for c in again])
         except KeyboardInterrupt:
-            others = None
-        if others is not None and _is_whole(others, len(again), draws):
-            tree = _with_chains(tree, again, others)
+            renewed = None
+        if renewed is not None and _is_whole(renewed, len(again), draws):
+            tree = _with_chains(tree, again, renewed)
             still, why = standing_still(tree, names), "stood still, and again when begun anew"
         if still:
             stats = tree["sample_stats"].to_dataset()
@@ -190,7 +190,7 @@ def _without_standing_still(
 
 
 def _raise_what_is_wrong(model: pm.Model, point: Mapping[str, np.ndarray]) -> None:
-    """Evaluate a density without a value once in Python: compiled code raises no errors."""
+    """Evaluate a density that is NaN once in Python, for its error: compiled code raises none."""
     values = [model.rvs_to_values[rv] for rv in model.free_RVs]
     density = plain_function(values, model.logp())
     with suppress(np.linalg.LinAlgError, ZeroDivisionError), np.errstate(all="ignore"):
@@ -214,22 +214,22 @@ def standing_still(tree: DataTree, names: Sequence[str]) -> list[int]:
         stands |= ~(steps >= _COLLAPSED * np.nanmedian(steps))
     warmup = tree["warmup_posterior"].to_dataset() if "warmup_posterior" in tree else posterior
     last = warmup.isel(draw=slice(warmup.sizes["draw"] // 2, None))
-    own = [last[name].values for name in names if name in last]
-    if own and last.sizes["draw"] > 1:
-        stands |= np.all([_is_constant(values) for values in own], axis=0)
+    draws = [last[name].values for name in names if name in last]
+    if draws and last.sizes["draw"] > 1:
+        stands |= np.all([_is_constant(values) for values in draws], axis=0)
     return [int(c) for c in np.flatnonzero(stands)]
 
 
 def _is_constant(values: np.ndarray) -> np.ndarray:
-    """Whether nothing of a variable changes in each chain."""
+    """Return for each chain whether no entry of a variable changes."""
     by_chain = values.reshape(*values.shape[:2], -1)
     return (by_chain == by_chain[:, :1]).all(axis=(1, 2))
 
 
-def _with_chains(tree: DataTree, chains: Sequence[int], others: DataTree) -> DataTree:
-    """Put other chains in the place of some."""
+def _with_chains(tree: DataTree, chains: Sequence[int], replacements: DataTree) -> DataTree:
+    """Replace some chains of a tree."""
     tree = tree.copy()
-    for name, group in others.children.items():
+    for name, group in replacements.children.items():
         old, new = tree[name].to_dataset(), group.to_dataset()
         if "chain" in old.dims:
             new = new.assign_coords(chain=old["chain"].values[list(chains)])
@@ -240,9 +240,9 @@ def _with_chains(tree: DataTree, chains: Sequence[int], others: DataTree) -> Dat
 
 
 def _quiet(function: Callable) -> Density:
-    """Return a compiled density as `starts` asks for it: far out it may have no value.
+    """Return a compiled density as `starts` evaluates it: NaN in place of errors of linear algebra.
 
-    One thread at a time: functions of PyTensor keep what they were called with.
+    A lock admits one thread at a time: functions of PyTensor keep their inputs.
     """
     lock = threading.Lock()
 
@@ -258,7 +258,7 @@ def _quiet(function: Callable) -> Density:
 
 
 def _takes_nutpie(model: pm.Model, moved, kwargs) -> bool:
-    """Whether `pm.sample` would run nutpie with numba, with arguments that are known here."""
+    """Whether `pm.sample` would run nutpie with numba, with no argument beyond `_ARGUMENTS`."""
     return (
         kwargs.get("nuts_sampler") in (None, "nutpie")
         and {name for name, value in kwargs.items() if value is not None} <= _ARGUMENTS
@@ -290,10 +290,10 @@ def _of_nutpie(
     var_names: Sequence[str] | None = None,
     discard_tuned_samples: bool = True,
     nuts: dict[str, Any] | None = None,
-    **others: Any,
+    **unused: Any,
 ) -> Sampler:
-    import nutpie  # it takes a second
-    from pymc.backends.arviz import patch_nutpie_idata  # these are not public, and may move
+    import nutpie  # takes a second
+    from pymc.backends.arviz import patch_nutpie_idata  # not public
     from pymc.progress_bar import NutpieProgressBarManager
 
     from pymc_dp.routes.nutpie_model import density_of, with_data
@@ -314,7 +314,7 @@ def _of_nutpie(
     density = density_of(compiled)
 
     def draw(centers, rngs):
-        def start(seed):  # called for each chain, with a seed of its own
+        def start(seed):  # nutpie calls it for each chain, with another seed
             rng = np.random.default_rng(seed)
             return draw_start(density, centers[rng.integers(len(centers))], rng)
 
@@ -353,8 +353,8 @@ def _constrained(model: pm.Model, *moved) -> PointFunction:
 def _of_pymc(model: pm.Model, moved, **kwargs: Any) -> Sampler:
     values = [model.rvs_to_values[rv] for rv in moved]
     function = model.logp_dlogp_function(values, ravel_inputs=True)
-    others = model.initial_point()
-    function.set_extra_values(others)
+    initial_point = model.initial_point()
+    function.set_extra_values(initial_point)
     constrained = _constrained(model, *moved)
 
     density = _quiet(function)
@@ -366,21 +366,23 @@ def _of_pymc(model: pm.Model, moved, **kwargs: Any) -> Sampler:
                 draw_start(taken, centers[c % len(centers)], rng) for c, rng in enumerate(rngs)
             ]
         for q in begun:
-            point, first = dict(others), 0
+            point, first = dict(initial_point), 0
             for value in values:
-                size = np.size(others[value.name])
-                point[value.name] = q[first : first + size].reshape(np.shape(others[value.name]))
+                size = np.size(initial_point[value.name])
+                point[value.name] = q[first : first + size].reshape(
+                    np.shape(initial_point[value.name])
+                )
                 first += size
-            own = constrained(point)
-            starts.append({rv.name: x for rv, x in zip(moved, own, strict=True)})
+            numbers = constrained(point)
+            starts.append({rv.name: x for rv, x in zip(moved, numbers, strict=True)})
         seed = int(rngs[0].integers(2**30))
         options = kwargs | {"chains": len(rngs), "random_seed": seed}
         sampler = kwargs.get("nuts_sampler")
         if sampler in ("numpyro", "blackjax"):
             options["nuts"] = {"jitter": False} | (kwargs.get("nuts") or {})
-        elif sampler == "nutpie":  # it takes one start for all chains
-            own = {"jitter_rvs": set()} | (kwargs.get("compile_kwargs") or {})
-            options |= {"initvals": starts[0], "compile_kwargs": own}
+        elif sampler == "nutpie":  # nutpie takes one start for all chains
+            compile_kwargs = {"jitter_rvs": set()} | (kwargs.get("compile_kwargs") or {})
+            options |= {"initvals": starts[0], "compile_kwargs": compile_kwargs}
             return interrupted.sample(model, **options)
         elif len(moved) == len(model.free_RVs):
             options |= {"init": "adapt_diag", "nuts_sampler": "pymc"}

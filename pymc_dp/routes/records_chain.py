@@ -1,17 +1,17 @@
 """Records and their parameters in one compiled loop; see `kernels.records.chains.make_chain`.
 
-Records of several groups that are independent of each other, given the parameters, move together.
+Several groups of records, independent of each other given the parameters, are moved in one loop.
 
 A round is a sweep over the records, moves of the parameters that take the records along, and moves
-given the records. What is tuned in the warm-up, by draws alone:
+of the parameters given the records. The warm-up tunes, from the draws alone:
 
 - step sizes, along each axis and for each kind of moves, to the acceptance rate of a random walk;
 - the axes, to those along which the draws are uncorrelated (`WalkAdaptation`);
-- how many moves of a kind a round has: two along each axis, and one in all where their mean squared
-  jump is less than a tenth of the other kind's. Moves that take about as long as a sweep, because
-  they draw at random or add up all records, are made once along each axis, and once in all where
-  the other kind's are longer;
-- how many rounds a draw has (`routes.warm_up`).
+- the number of moves of a kind in a round: two along each axis, but a single move if their mean
+  squared jump is less than a tenth of the other kind's. Moves as costly as a sweep, because they
+  draw random numbers or add up all records, are made once along each axis, and a single one if the
+  other kind's jumps are longer;
+- the number of rounds in a draw (`routes.warm_up`).
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 from pymc_dp.step_methods.records.engine import Engine, chained
 
 _NAME = "records in one loop"
-_MOST = 20  # entries of parameters: a move of any is one of all records
+_MOST_PARAMETERS = 20  # entries: each move of a parameter computes all records anew
 # Passes over the axes in a round, and the least share of the other kind's mean squared jump.
 _CHEAP, _COSTLY = (2, 0.1), (1, 1.0)
-_TRIES = 100  # to draw the records of all blocks at the same parameters
+_TRIES = 100  # at drawing first records of all blocks at the same parameters
 
 
 @dataclass
 class State(TunedState):
-    """Where a chain is; see `kernels.records.chains.make_chain`."""
+    """The state of a chain; see `kernels.records.chains.make_chain`."""
 
     x: tuple
     theta: np.ndarray
@@ -79,12 +79,12 @@ class RecordChain(TunedChain):
         groups = checked_blocks(reading, tagged, self._start)
         shown = [model[name] for name in public(reading)]
         recorded = [[rv for rv in shown if _computed(rv, block)] for block in groups]
-        others = {*chain.from_iterable(recorded[1:])}
-        recorded[0] = [rv for rv in shown if rv not in others]
+        elsewhere = {*chain.from_iterable(recorded[1:])}
+        recorded[0] = [rv for rv in shown if rv not in elsewhere]
         self._record([*chain.from_iterable(recorded)])
         self._engines = [
-            Engine(model, block, self._start, (groups, own))
-            for block, own in zip(groups, recorded, strict=True)
+            Engine(model, block, self._start, (groups, variables))
+            for block, variables in zip(groups, recorded, strict=True)
         ]
         self._chain, self.size = chained(self._engines), self._engines[0].size
         self._losses = [stated_loss(model, block) for block in groups]
@@ -93,15 +93,16 @@ class RecordChain(TunedChain):
         self._compile()
 
     def begun(self, rng: np.random.Generator) -> State:
-        """Return a state with records that are possible."""
+        """Return a state whose records are possible given the releases."""
         point = self._start
         theta = self._engines[0].theta(point) + rng.uniform(-1.0, 1.0, self.size)
         for _ in range(_TRIES):
             x, first = [], theta
             for engine in self._engines:
-                own, theta = first_records(engine, rng, theta, point)
-                x.append(own)
-            if theta is first or (theta == first).all():  # all the records are of the same
+                records, theta = first_records(engine, rng, theta, point)
+                x.append(records)
+            # All blocks have records of the same parameters.
+            if theta is first or (theta == first).all():
                 break
         watches = [Watch(*pair) for pair in zip(self._engines, self._losses, strict=True)]
         walks = [WalkAdaptation(self.size), WalkAdaptation(self.size)]
@@ -112,18 +113,20 @@ class RecordChain(TunedChain):
 
     def learn(self, state: State, rows: np.ndarray, counts: list, late: np.ndarray) -> None:
         """See `TunedChain.learn`."""
-        for walk, *own in zip(state.walks, *counts, strict=True):
-            walk.update(rows, *own)
+        for walk, *tried_and_taken in zip(state.walks, *counts, strict=True):
+            walk.update(rows, *tried_and_taken)
         state.counts[1:] = self._moves(state, late)
-        state.env = self._env(state.x)  # its centers
+        state.env = self._env(state.x)  # with new centers
 
     def _env(self, x: Sequence) -> tuple[tuple[np.ndarray, ...], ...]:
-        """Return the further inputs of each block, sums centred near the means of records."""
+        """Return further inputs of each block's kernel; sums are centred near means of records."""
         pairs = zip(self._engines, x, strict=True)
-        return tuple(engine.env(self._start, engine.centers_of(own)) for engine, own in pairs)
+        return tuple(
+            engine.env(self._start, engine.centers_of(records)) for engine, records in pairs
+        )
 
     def _moves(self, state: State, drawn: np.ndarray) -> np.ndarray:
-        """Return how many moves of each kind a round has."""
+        """Return the number of moves of each kind in a round."""
         each = zip(*(engine.costly for engine in self._engines), strict=True)
         how = [_COSTLY if any(costly) else _CHEAP for costly in each]
         passes, least = map(np.array, zip(*how, strict=True))
@@ -151,47 +154,49 @@ class RecordChain(TunedChain):
 
 
 def _learnt(state: State) -> tuple[np.ndarray, np.ndarray]:
-    """Return the axes, which both kinds of moves have in common, and a row of steps for each."""
+    """Return the axes of both kinds of moves, and the step sizes, a row for each kind."""
     return state.walks[0].axes, np.stack([walk.scales for walk in state.walks])
 
 
 @once
 def covered(reading: Reading) -> list[Block]:
-    """Return the records of a model that the loop covers wholly; say what it does not cover."""
+    """Return the blocks of records; decline if the loop does not cover the whole model."""
     model = reading.model
     tagged = [rv for rv in model.free_RVs if is_tagged(rv)]
     if not tagged:
         raise Declined("the confidential values are released one by one, not in sums of records")
     for rv in tagged:
         check_gaps(model, rv)
-    found = blocks(reading, tuple(tagged))
-    for first, second in combinations(found, 2):
+    record_blocks = blocks(reading, tuple(tagged))
+    for first, second in combinations(record_blocks, 2):
         for rv in (*model.basic_RVs, *model.potentials, *model.deterministics):
             if _computed(rv, first) and _computed(rv, second):
                 raise Declined(
                     f"{rv.name!r} is computed from records of several groups, {first.name!r} and "
                     f"{second.name!r}"
                 )
-    records = {rv for block in found for rv in block.records}
-    moving = {rv for block in found for rv in parameters(reading, block)}
+    records = {rv for block in record_blocks for rv in block.records}
+    moving = {rv for block in record_blocks for rv in parameters(reading, block)}
     extra = [rv for rv in model.free_RVs if rv not in moving | records]
     if extra:
         raise Declined(f"it does not cover {extra[0].name!r}, which is no parameter of the records")
     size = sum(math.prod(value_lengths(model, rv)) for rv in moving)
-    if size > _MOST:
-        raise Declined(f"it moves up to {_MOST} parameters one by one, and there are {size}")
-    return found
+    if size > _MOST_PARAMETERS:
+        raise Declined(
+            f"it moves up to {_MOST_PARAMETERS} parameters one by one, and there are {size}"
+        )
+    return record_blocks
 
 
 def _computed(rv: TensorVariable, block: Block) -> bool:
-    """Whether a variable is one of some records, or computed from them."""
+    """Whether a variable is among the records of a block, or computed from them."""
     return bool({*block.records} & {*ancestors([rv])})
 
 
 def _plan(reading: Reading) -> Plan:
-    found = covered(reading)
+    record_blocks = covered(reading)
     cost = Counter({"records, loop": 1.0})
-    for block in found:
+    for block in record_blocks:
         cost.update(sweep(reading, block))
     return Plan.costing(cost, lambda **kwargs: _sample(reading, **kwargs))
 
@@ -206,5 +211,5 @@ def _sample(reading: Reading, **kwargs: Any) -> DataTree:
     return run(reading, _NAME, _chain(reading), "sweeps", **kwargs)
 
 
-# As steps on the records: what is integrated out is not followed slowly.
-ROUTES.add(Route(_NAME, "records", _plan, ARGUMENTS, careful=10.0))
+# Marginal routes mix better: this one is taken only if it is expected to be ten times faster.
+ROUTES.add(Route(_NAME, "records", _plan, ARGUMENTS, handicap=10.0))

@@ -1,4 +1,4 @@
-"""Steps in one compiled loop; see `step_methods.loop`."""
+"""Routes that run the steps in one compiled loop; see `step_methods.loop`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAME = "steps in one loop"
 
 @dataclass
 class State(TunedState):
-    """Where a chain is."""
+    """The state of a chain: what it has learnt, the parameters q, and arrays of data."""
 
     q: np.ndarray
     data: list[np.ndarray]
@@ -54,8 +54,8 @@ class StepsChain(TunedChain):
     def begun(self, rng: np.random.Generator) -> State:
         """Return a state after one call of each step."""
         point, loop = self._start, self.loop
-        for step, own in zip(self._steps, rng.spawn(len(self._steps)), strict=True):
-            step.setup_chain(own, 0, 0)
+        for step, chain_rng in zip(self._steps, rng.spawn(len(self._steps)), strict=True):
+            step.setup_chain(chain_rng, 0, 0)
             point, _ = step.step(point)
         learning = [weave.walk() for weave in loop.moving]
         counts, turns = np.ones(1, np.int64), np.zeros(len(learning), np.int64)
@@ -64,8 +64,8 @@ class StepsChain(TunedChain):
     def learn(self, state: State, rows: np.ndarray, counts: list, late: np.ndarray) -> None:
         """See `TunedChain.learn`."""
         pairs = zip(counts[::2], counts[1::2], strict=True)
-        for weave, walk, own in zip(self.loop.moving, state.walks, pairs, strict=True):
-            walk.update(self.loop.thetas(weave, rows), *own)
+        for weave, walk, tried_and_taken in zip(self.loop.moving, state.walks, pairs, strict=True):
+            walk.update(self.loop.thetas(weave, rows), *tried_and_taken)
 
     def run(self, rng: np.random.Generator, state: State, draws: int):
         """See `TunedChain.run`."""
@@ -74,8 +74,8 @@ class StepsChain(TunedChain):
         counts = np.array([weave.count(walk) for weave, walk in pairs], np.int64)
         seen = [x for walk in state.walks for x in np.zeros((2, walk.scales.size))]
         learnt = [
-            (walk.axes, walk.scales, *own)
-            for walk, *own in zip(state.walks, seen[::2], seen[1::2], strict=True)
+            (walk.axes, walk.scales, *tried_and_taken)
+            for walk, *tried_and_taken in zip(state.walks, seen[::2], seen[1::2], strict=True)
         ]
         loop.run(rng, state.q, state.sweeps, counts, state.turns, learnt, out, state.data)
         return out, seen
@@ -87,13 +87,13 @@ def _draws(reading: Reading) -> list[LoopDraw]:
 
 
 def _plan(rung: str, reading: Reading) -> Plan:
-    on = collapsed(reading, "statistics") if rung == "statistics" else reading
-    if tagged := [rv.name for rv in on.model.free_RVs if is_tagged(rv)]:
+    target = collapsed(reading, "statistics") if rung == "statistics" else reading
+    if tagged := [rv.name for rv in target.model.free_RVs if is_tagged(rv)]:
         raise Declined(f"it does not cover the records {tagged[0]!r}")
-    _draws(on)
-    size = sum(math.prod(lengths(rv)) for rv in on.model.free_RVs)
+    _draws(target)
+    size = sum(math.prod(lengths(rv)) for rv in target.model.free_RVs)
     cost = {"loop": 1.0, "loop, entry": float(size)}
-    return Plan.costing(cost, partial(_sample, on))
+    return Plan.costing(cost, partial(_sample, target))
 
 
 @once
@@ -106,11 +106,11 @@ def _sample(reading: Reading, **kwargs: Any) -> DataTree:
     return run(reading, _NAME, _chain(reading), "sweeps", **kwargs)
 
 
-# Where what is left can be integrated out, it is: nothing is then followed slowly.
-for _rung, _where, _careful in (
+# Routes that integrate more out mix better: the handicap says how much faster this has to be.
+for _rung, _where, _handicap in (
     (AS_WRITTEN, "", 1.0),
     ("records", ", on the counts", 3.0),
     ("statistics", ", on the statistics", 10.0),
 ):
-    _route = Route(_NAME + _where, _rung, partial(_plan, _rung), ARGUMENTS, careful=_careful)
+    _route = Route(_NAME + _where, _rung, partial(_plan, _rung), ARGUMENTS, handicap=_handicap)
     ROUTES.add(_route)

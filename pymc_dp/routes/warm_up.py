@@ -1,10 +1,10 @@
-"""Chains that choose their own number of rounds to a draw, in their warm-up.
+"""Chains that tune their number of rounds to a draw in the warm-up.
 
-Step sizes are changed every ten draws, later after a tenth of the draws so far. A draw has so many
-rounds that two of them are about one effective draw: half the autocorrelation time of the slowest
-parameter, in rounds, and at most 100. Draws of the warm-up have a third of them. The time is
-measured on the later half of the draws whenever these have doubled, and may grow fourfold each
-time: a chain that is slow knows too little of itself.
+Step sizes change every ten draws, later after a tenth of the draws so far. A draw has half as many
+rounds as the autocorrelation time of the slowest parameter, so that two draws are about one
+effective draw, and at most 100. Draws of the warm-up have a third of that. The time is measured on
+the later half of the draws whenever their number has doubled. The rounds then grow fourfold at
+most, as few draws of a chain that mixes slowly measure its time poorly.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pymc_dp.reading.bounds import feasible_point
 from pymc_dp.routes.chain import by_name, notice_starts
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 
-_TUNED = 10
-_CORRELATED, _FEWER = 2.0, 3
-_SHORTEST = 100  # draws of which their autocorrelation is measured
-_MOST_ROUNDS, _FASTEST = 100, 4.0
+_TUNED = 10  # draws between changes of step sizes
+_CORRELATED, _FEWER = 2.0, 3  # draws to an effective one; divisor of rounds in the warm-up
+_SHORTEST = 100  # draws from which the autocorrelation time is measured
+_MOST_ROUNDS, _FASTEST = 100, 4.0  # to a draw; growth of the rounds at a time
 
 
 @dataclass
 class TunedState:
-    """Where a chain is: what it learns, and what it counts, the rounds to a draw first."""
+    """The state of a chain: walks that learn step sizes, and counts, the rounds to a draw first."""
 
     walks: list[WalkAdaptation]
     counts: np.ndarray
@@ -48,11 +48,11 @@ class TunedState:
 
 
 class TunedChain(ABC):
-    """A chain with such a warm-up; see `routes.chain.Chain`.
+    """A chain that tunes its rounds; see `routes.chain.Chain`.
 
     Attributes
     ----------
-    size : how many parameters a row of draws has, before what is recorded.
+    size : number of parameters that a row of draws begins with; recorded variables follow.
     """
 
     sweeps = 1
@@ -66,11 +66,11 @@ class TunedChain(ABC):
         self._shapes = {str(rv.name): lengths(rv) for rv in shown}
 
     def _room(self, draws: int) -> np.ndarray:
-        """Return room for rows."""
+        """Return an array for rows of draws."""
         return np.empty((draws, self.size + sum(map(math.prod, self._shapes.values()))))
 
     def _compile(self) -> None:
-        """Run once, before there are threads."""
+        """Compile: run once, before there are threads."""
         rng = np.random.default_rng(0)
         self.run(rng, self.begun(rng), 1)
 
@@ -80,15 +80,15 @@ class TunedChain(ABC):
 
     @abstractmethod
     def run(self, rng: np.random.Generator, state: Any, draws: int) -> tuple[np.ndarray, list]:
-        """Return rows of draws, and arrays of how many moves were tried and taken."""
+        """Return rows of draws, and arrays with the numbers of moves tried and accepted."""
 
     @abstractmethod
     def learn(self, state: Any, rows: np.ndarray, counts: list, late: np.ndarray) -> None:
-        """Learn of rows of parameters and counts of moves; `late` is the later half of all."""
+        """Tune by rows of parameters and counts of moves; `late` is the later half of all rows."""
 
     def begin(self, rng: np.random.Generator, tune: int, *, pieces: Pieces) -> Any:
         """Return a state, after the draws that tune it."""
-        with self._lock:  # of functions that are not for threads
+        with self._lock:  # `begun` calls functions that are not thread-safe
             state = self.begun(rng)
 
         def draw(draws: int) -> tuple[np.ndarray, list]:
@@ -119,18 +119,22 @@ def warm_up(
 
     Parameters
     ----------
-    draw : number of draws to rows of parameters, and arrays of counts of moves
-    learn : takes rows, the counts of their moves, and the later half of all rows
-    rounds : array of integers, the first of which is changed in place
+    draw : takes a number of draws, returns rows of parameters and counts of moves.
+    learn : takes rows, the counts of their moves, and the later half of all rows.
+    rounds : integers, the first of which is set in place.
     """
     drawn = np.empty((tune, 0))
     first, measured, wanted = 0, 2 * _SHORTEST, float(_FEWER)
     while first < tune:
         size = min(max(_TUNED, first // _TUNED), tune - first)
         counts: list = []
-        for piece in pieces.of(size):  # of time; what is learnt is the same in whatever pieces
-            rows, more = draw(piece.stop - piece.start)
-            counts = [a + b for a, b in zip(counts, more, strict=True)] if counts else more
+        for piece in pieces.of(size):  # for Ctrl-C; the pieces do not change what is learnt
+            rows, piece_counts = draw(piece.stop - piece.start)
+            counts = (
+                [a + b for a, b in zip(counts, piece_counts, strict=True)]
+                if counts
+                else piece_counts
+            )
             if not first and not piece.start:
                 drawn = np.empty((tune, rows.shape[1]))
             drawn[first + piece.start : first + piece.stop] = rows
@@ -146,10 +150,10 @@ def warm_up(
 
 
 def _draws_apart(draws: np.ndarray) -> float:
-    """Return how many draws an effective one takes."""
+    """Return the number of draws to an effective draw."""
     if draws.min() == draws.max():
-        return 1.0  # a count that does not move, or is known
-    from arviz_stats.base import array_stats  # with what it needs, half a second
+        return 1.0  # a constant, such as a count that is known
+    from arviz_stats.base import array_stats  # takes half a second
 
-    found = float(array_stats.ess(draws[None], chain_axis=0, draw_axis=1, method="mean"))
-    return len(draws) / found if found > 0.0 else math.inf
+    effective = float(array_stats.ess(draws[None], chain_axis=0, draw_axis=1, method="mean"))
+    return len(draws) / effective if effective > 0.0 else math.inf

@@ -734,7 +734,7 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
         "adds records of 'x' with different parameters", S,
     ),
     "shared records": (
-        exponential(), lambda x: [x[:4].sum(), x[2:].sum()], "the same records more than once", S,
+        exponential(), lambda x: [x[:4].sum(), x[2:].sum()], "use entries of 'x' more than once", S,
     ),
     "not finite": (
         normal(), lambda x: np.where(MEMBER, np.nan, 0.0) @ x, "numbers that are not finite", S

@@ -123,7 +123,7 @@ def test_two_modes_are_seen_with_two_chains(caplog):
 
 
 @pytest.mark.parametrize(
-    ("rung", "careful", "advice"),
+    ("rung", "handicap", "advice"),
     [
         ("auto", 10.0, "Draw more, or try rung='marginal', the route 'exact'."),
         ("auto", 1.0, ""),
@@ -131,11 +131,14 @@ def test_two_modes_are_seen_with_two_chains(caplog):
         ("marginal", 1000.0, ""),  # which is not taken
     ],
 )
-def test_what_is_said_to_do_better(rung, careful, advice, monkeypatch):
+def test_what_is_said_to_do_better(rung, handicap, advice, monkeypatch):
     heard = []
     monkeypatch.setattr(sampling, "check_convergence", lambda tree, names, said: heard.append(said))
     found = [
-        (Route("walk", "records", None, careful=careful), Plan(900.0, lambda **kwargs: DataTree())),
+        (
+            Route("walk", "records", None, handicap=handicap),
+            Plan(900.0, lambda **kwargs: DataTree()),
+        ),
         (Route("exact", "marginal", None), Plan(9.0, lambda **kwargs: DataTree())),
     ]
     monkeypatch.setattr(sampling, "routes", lambda *args, **kwargs: found)

@@ -31,10 +31,10 @@ def expected(model):
 @pytest.mark.parametrize("model", MODELS)
 def test_the_route_that_is_taken_is_not_beaten(model):
     found, of = rates(model), expected(model)
-    taken = max(of, key=lambda route: BY_NAME[route].standing(of[route]))
+    taken = max(of, key=lambda route: BY_NAME[route].priority(of[route]))
     best = max(found, key=found.__getitem__, default=taken)
     assert not found or taken in found, f"{taken} does not mix, {best} does"
-    beaten = (BEATEN + (model in NOISY) * 0.1) * (BY_NAME[best].careful if found else 1.0)
+    beaten = (BEATEN + (model in NOISY) * 0.1) * (BY_NAME[best].handicap if found else 1.0)
     assert found.get(taken, 1.0) * beaten >= found.get(best, 1.0), (taken, best)
 
 

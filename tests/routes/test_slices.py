@@ -13,7 +13,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.reading.frozen import read
 from pymc_dp.routes import slices
-from pymc_dp.routes.slices import layout
+from pymc_dp.routes.slice_layout import layout
 from pymc_dp.routes.starts import NotFinite
 from tests.chains import QUIET
 from tests.models import GROUP_MEANS, GROUPS, group_means

@@ -70,8 +70,8 @@ class Closed(Family):
             raise Declined  # the family `Normal` covers these
         if is_shared(*sums.statistics):
             raise Declined(
-                f"the releases of the records {sums.rv.name!r} use the same records more than "
-                f"once, and only sums of Normal records have a joint law here",
+                f"the releases use entries of {sums.rv.name!r} more than once, and only sums of "
+                f"Normal records have a joint law here",
                 near=1,
             )
         super().__init__(sums)

@@ -41,8 +41,8 @@ class Normal(Family):
             )
         if self.is_joint and sums.beside:
             raise Declined(
-                f"the releases of the records {sums.rv.name!r} use the same records more than "
-                f"once, beside other records: write two releases",
+                f"the releases use entries of {sums.rv.name!r} more than once, beside other "
+                f"records: write two releases",
                 near=1,
             )
         super().__init__(sums)
