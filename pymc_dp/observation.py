@@ -57,7 +57,7 @@ from pymc_dp.reading.model import (
 from pymc_dp.reading.normal_column import normal_moments, read_normal_column
 from pymc_dp.reading.propriety import check_possible
 from pymc_dp.step_methods import exact_step
-from pymc_dp.step_methods.tables import together
+from pymc_dp.step_methods.table_entries import together
 
 _log = logging.getLogger("pymc.dp")
 

@@ -33,7 +33,8 @@ from pymc_dp.step_methods.records import RecordMetropolis
 from pymc_dp.step_methods.registry import STEPS, accepted
 from pymc_dp.step_methods.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.step_methods.skellam_bessel import SkellamBesselGibbs
-from pymc_dp.step_methods.tables import TableGibbs, is_by_cell, read_table, slopes_of, together
+from pymc_dp.step_methods.table_entries import is_by_cell, read_table, slopes_of, together
+from pymc_dp.step_methods.tables import TableGibbs
 from pymc_dp.step_methods.two_sided import (
     TruncatedGammaMixtureGibbs,
     TwoSidedGibbs,

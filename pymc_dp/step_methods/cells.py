@@ -12,7 +12,8 @@ from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods.base import tagged_competence
 from pymc_dp.step_methods.records import RecordMetropolis
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
-from pymc_dp.step_methods.tables import TableGibbs, read_table, together
+from pymc_dp.step_methods.table_entries import read_table, together
+from pymc_dp.step_methods.tables import TableGibbs
 
 
 @STEPS.register(order=55)

@@ -42,15 +42,8 @@ from pymc_dp.step_methods.base import (
 from pymc_dp.step_methods.conjugacy.registry import FAMILIES, find_families, require_itself
 from pymc_dp.step_methods.conjugate import conditional
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
-from pymc_dp.step_methods.tables import (
-    Table,
-    TableStep,
-    hold_parts,
-    make_table,
-    overlaps,
-    read_table,
-    releases_of_counts,
-)
+from pymc_dp.step_methods.table_entries import overlaps, read_table, releases_of_counts
+from pymc_dp.step_methods.tables import Table, TableStep, hold_parts, make_table
 
 _CELLS = 200  # of a table whose pairs all see every release
 _ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was

@@ -16,7 +16,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.questions import known_value
 from pymc_dp.plugins.inversion.summand import summand_of
-from pymc_dp.plugins.unknown_sizes.density import Entries
+from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram, number_of_values
 
 

@@ -27,177 +27,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from pymc.logprob.abstract import _logprob
-from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
-from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.questions import noticed_function
 from pymc_dp.laws import draw_by_pair, find_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import Integrated, in_results
-from pymc_dp.laws.mean_variance import mean_variance
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.plugins.inversion.lattice import excess
-from pymc_dp.plugins.inversion.law import draw_sums, log_densities
-from pymc_dp.plugins.inversion.summand import Summand
+from pymc_dp.plugins.inversion.law import draw_sums
+from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
+from pymc_dp.plugins.unknown_sizes.sums import Records
 
 _FAR = 20.0  # in log density: of what may be left out
-
-
-@dataclass(frozen=True, eq=False)
-class Entries:
-    """The entries of a release, as a graph of the numbers of records and of sums over these.
-
-    Attributes
-    ----------
-    shape, graph : of the release, and its entries in a row.
-    numbers, sums : vectors that stand for them in the graph, which is linear in the sums.
-    group : which of the numbers an entry is of.
-    place : which of the sums is part of it; -1 where none is.
-    times : the coefficient of this; NaN where it depends on the number.
-    """
-
-    shape: tuple[int, ...]
-    graph: TensorVariable
-    numbers: TensorVariable
-    sums: TensorVariable
-    group: np.ndarray
-    place: np.ndarray
-    times: np.ndarray
-
-    @property
-    def summed(self) -> np.ndarray:
-        """Whether a sum is part of each entry."""
-        return self.place >= 0
-
-    def at(self, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return constants and slopes of the entries for some sizes of each group."""
-        numbers, sums = (pt.matrix(dtype=v.dtype) for v in (self.numbers, self.sums))
-        of_all = vectorize_graph(self.graph, {self.numbers: numbers, self.sums: sums})
-        at = noticed_function([numbers, sums], of_all)
-        shape = sizes.shape[1], self.sums.type.shape[0]
-        wide = self.group.size, sizes.shape[1]
-        with np.errstate(all="ignore"):
-            zero, one = (
-                np.broadcast_to(at(sizes.T, np.full(shape, k, sums.dtype)).T, wide) for k in (0, 1)
-            )
-            slopes = np.where(np.isnan(self.times[:, None]), one - zero, self.times[:, None])
-        return zero.astype("float64"), np.where(self.summed[:, None], slopes, 0.0)
-
-    def without_sums(self, sizes: TensorVariable) -> TensorVariable:
-        """Return the entries for some sizes of each group, where the sums are zero."""
-        zeros = pt.zeros((sizes.shape[1], self.sums.type.shape[0]), dtype=self.sums.dtype)
-        return vectorize_graph(self.graph, {self.numbers: sizes.T, self.sums: zeros}).T
-
-    def is_linear(self) -> bool:
-        """Whether entries that no sum is part of are linear in the number of records."""
-        alone = self.graph[np.flatnonzero(~self.summed)]
-        try:
-            return bool(np.isfinite(linear_map(alone, self.numbers).data).all())
-        except Declined:
-            return False
-
-    def of(self, n: TensorVariable, total: TensorVariable) -> TensorVariable:
-        """Write the release for numbers of records and their sums."""
-        given = {
-            own: pt.specify_shape(v.astype(own.dtype), own.type.shape)
-            for own, v in ((self.numbers, n), (self.sums, total))
-        }
-        return graph_replace([self.graph], given, strict=False)[0].reshape(self.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class Records:
-    """The law of a record, and the sum over records that is released.
-
-    Without a `summand` it is that of the records themselves, whose law is known.
-    """
-
-    law: RandomVariable
-    count: int  # of its parameters
-    summand: Summand | None
-
-    @cached_property
-    def multiple(self) -> tuple[float, float] | None:
-        """The a and b where a x + b is what is summed of each record x; None of other functions."""
-        return (1.0, 0.0) if self.summand is None else self.summand.multiple
-
-    def draw(self, rng, n, parameters):
-        """Draw the sum of n records of each group."""
-        if self.summand is None:
-            law, own = sum_of(self.law, pt.maximum(n, 1), *parameters)
-            rng, total = law(*own, rng=rng, return_next_rng=True)
-            return rng, pt.switch(n > 0, total, 0)
-        return self.summand.draw(rng, self.law, parameters, n)
-
-    def mean_variance(self, parameters):
-        """Return the mean and the variance of what is summed of a record; may be declined."""
-        if self.summand is None:
-            law, own = sum_of(self.law, 1, *parameters)
-            return mean_variance(law, *own)
-        return self.summand.mean_variance(self.law, parameters)
-
-    def log_sum(self, weights, sizes, z, mechanism, constant, slope, parameters):
-        """Log of weights times the density of a noisy sum, added up over the sizes of each group.
-
-        Numbers of a group, and for each size its weight, constant and slope, are rows.
-        """
-        usable = np.isfinite(slope) & (slope != 0) & (sizes > 0)
-        # Of no records, or not of their sum for this number of them: noise alone.
-        alone = np.isfinite(constant) & ((sizes == 0) | (slope == 0))
-        noise = mechanism.with_parameters(*(p[:, None] for p in mechanism.parameters))
-        z = z.astype("float64")[:, None]
-        alike = _generating(sizes, constant, slope) if (usable | (sizes == 0)).all() else None
-        if self.summand is not None and alike is not None:
-            return self._inverted(weights, sizes, z, noise, *alike, parameters)
-        times, offset = np.where(usable, slope, 1.0), np.where(usable, constant, 0.0)
-        none = noise.logp(z, pt.constant(np.where(alone, constant, 0.0)))
-        none = weights + pt.switch(alone, none, -np.inf)
-        if self.summand is not None:
-            among = pt.switch(usable, weights - np.log(abs(times)), -np.inf)
-            added = np.zeros(len(sizes))
-            found = self._inverted(among, sizes, z, noise, offset, added, times, parameters)
-            return pt.logaddexp(found, pt.logsumexp(none, axis=-1)) if alone.any() else found
-        scaled = noise.with_parameters(*(p / abs(times) for p in noise.parameters))
-        each = [p[:, None] for p in parameters]
-        law, own = sum_of(self.law, pt.constant(np.maximum(sizes, 1)), *each)
-        found = find_pair(law, scaled).log_marginal(scaled, (z - offset) / times, *own)
-        found = weights + found - np.log(abs(times))
-        return pt.logsumexp(pt.switch(usable, found, none), axis=-1)
-
-    def _inverted(self, weights, sizes, z, noise, offset, added, times, parameters):
-        """`log_sum` of ``offset + times * sum`` with a number `added` to each summand."""
-        summand = self.summand
-        assert summand is not None
-        parts = (part / abs(times) for part in summand.noise_parts(noise))
-        doubles = [p.astype("float64") for p in parameters]
-        found = log_densities(
-            self.law, doubles, sizes[:, 0], summand, (z - offset) / times, *parts,
-            log_number=weights, added=added,
-        )  # fmt: skip
-        found = found + pt.broadcast_to(excess(noise, z), z.shape)[:, 0]
-        return found - np.log(abs(times[:, 0])) if times.shape[1] == 1 else found
-
-
-def _generating(sizes, constant, slope):
-    """Return what is added, once and for each record, and the factor, where these are the same.
-
-    None where they depend on the number of records otherwise.
-    """
-    factor = slope[:, -1:]
-    first, last = constant[:, :1], constant[:, -1:]
-    each = (last - first) / max(sizes.shape[1] - 1, 1)
-    straight = first + each * np.arange(sizes.shape[1])
-    near = 1e-12 * (1.0 + abs(constant))
-    varies = (slope != factor) & (sizes > 0)
-    if varies.any() or not (abs(constant - straight) <= near).all():
-        return None
-    return first - each * sizes[:, :1], (each / factor)[:, 0], factor
 
 
 class Windows(NamedTuple):

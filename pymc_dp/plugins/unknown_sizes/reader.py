@@ -36,8 +36,9 @@ from pymc_dp.plugins.inversion.quadrature import starts_at_zero
 from pymc_dp.plugins.inversion.readable import readable_law
 from pymc_dp.plugins.inversion.summand import summand_of
 from pymc_dp.plugins.unknown_sizes.classes import ClassReader
-from pymc_dp.plugins.unknown_sizes.density import Entries, Records
+from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
+from pymc_dp.plugins.unknown_sizes.sums import Records
 from pymc_dp.reading.model import release_statistic, written_length
 
 _SOME = 1000  # records that stand for any number of them

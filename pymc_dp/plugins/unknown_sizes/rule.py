@@ -23,10 +23,12 @@ from pymc_dp.laws.sum_law import SUM_LAWS, Change, SumLaw
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.plugins.inversion.parts import parts_of
 from pymc_dp.plugins.inversion.trial import require_found, trial_of
-from pymc_dp.plugins.unknown_sizes.density import Entries, OfUnknownSize, Part, Records, Windows
+from pymc_dp.plugins.unknown_sizes.density import OfUnknownSize, Part, Windows
+from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
 from pymc_dp.plugins.unknown_sizes.reader import Reader, SumsReader, of_a_record, vectors_of
 from pymc_dp.plugins.unknown_sizes.sizes import MOST, around, by_group, sizes_that_matter
+from pymc_dp.plugins.unknown_sizes.sums import Records
 from pymc_dp.reading.bounds import at_start, starting_values
 from pymc_dp.reading.model import (
     Reading,

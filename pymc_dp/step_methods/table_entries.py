@@ -1,0 +1,263 @@
+"""Reading a table of counts: which cells are in which entries of its releases.
+
+Tables that `TableGibbs` cannot draw are refused here, with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
+from pytensor.tensor.variable import TensorVariable
+from scipy.sparse import coo_array, csc_array, csr_array, hstack, vstack
+
+from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.linear import linear_map
+from pymc_dp.graphs.questions import known_shape, known_value, nearest_rvs, substitute
+from pymc_dp.kernels.counts import tables as kernels
+from pymc_dp.laws.count_sums import COUNT_LAWS
+from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.reading.counts import MOST_APART, possible_counts
+from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic, releases_of
+from pymc_dp.step_methods.registry import accepted
+
+_MOST_SHARED = 400  # cells of a table whose entries overlap
+
+
+class CellEntries(NamedTuple):
+    """Which cells of a table are in the entries of its releases.
+
+    Attributes
+    ----------
+    first, which, weight : see `kernels.counts.tables.Releases`.
+    gaps : which counts are possible.
+    constants : of the statistic of each release, what it is of an empty table.
+    shared : whether a cell is in several entries of one release, or entries of several overlap, and
+        none is part of another; not of a tree, whose cells are entries, too.
+    """
+
+    first: np.ndarray
+    which: np.ndarray
+    weight: np.ndarray
+    gaps: kernels.Gaps
+    constants: list[TensorVariable]
+    shared: bool
+
+
+def _cell_entries(
+    rvs: Sequence[TensorVariable], found: list[TensorVariable], maps: list[csc_array]
+) -> CellEntries:
+    """Read the linear statistics of releases; refuse what leaves gaps that no draw crosses."""
+    rv, zeros = rvs[0], {v: pt.zeros(counts_shape(v), dtype=v.dtype) for v in rvs}
+    size, offset = sum(math.prod(counts_shape(v)) for v in rvs), 0
+    parts, broken, constants = [], [], []
+    pairs, large = zip(found, maps, strict=True), size > _MOST_SHARED
+    several = [release.name for release, slopes in pairs if (np.diff(slopes.indptr) > 1).any()]
+    overlap = bool(several or not large) and _overlap(maps)
+    tree = not overlap and is_by_cell(maps)
+    if several and not tree and large:
+        raise Declined(
+            f"one of its cells is in several entries of the statistic of {several[0]!r}, as is for "
+            f"up to {_MOST_SHARED} counts, or where each cell is an entry by itself and the others "
+            f"are a tree. Make these several releases, or write RecordMetropolis"
+        )
+    for release, slopes in zip(found, maps, strict=True):
+        statistic = release_statistic(release)
+        cell = np.repeat(np.arange(size), np.diff(slopes.indptr))
+        where, weight = slopes.indices.astype("int64"), slopes.data
+        constant = substitute(statistic, zeros)
+        if leaves_gaps(release):
+            broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
+        parts.append((cell, where + offset, weight))
+        constants.append(constant)
+        offset += math.prod(counts_shape(statistic))
+    cell, which, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
+    order = np.argsort(cell, kind="stable")
+    first = np.searchsorted(cell[order], np.arange(size + 1))
+    gaps = _gaps(rv, broken, np.diff(first))
+    weight = np.asarray(weight[order])
+    shared = not tree and (bool(several) or overlap)
+    return CellEntries(first, which[order], weight, gaps, constants, shared)
+
+
+def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
+    """Return (entry, cells, step, rest) where whole noise leaves some values of a sum only."""
+    known = known_value(constant, fixed=True)
+    found = []
+    order = np.argsort(where, kind="stable")
+    entries, starts = np.unique(where[order], return_index=True)
+    for entry, mine in zip(entries, np.split(order, starts[1:]), strict=True):
+        slope, *others = np.unique(weight[mine])
+        start = None if known is None else float(known.ravel()[entry])
+        if start is not None and start.is_integer() and not (weight[mine] % 1.0).any():
+            continue
+        possible = None if start is None or others else possible_counts(float(slope), start)
+        if possible is None:
+            data = " (pm.Data may change)" if start is None else ""
+            raise Declined(
+                f"{release.name!r} has whole-number noise, and an entry of its statistic is "
+                f"neither whole for every count nor one sum over cells times a ratio of whole "
+                f"numbers of at most {MOST_APART}{data}. Write a statistic that is whole, such as "
+                f"a sum"
+            )
+        if possible[0] > 1:
+            found.append((entry + offset, cell[mine], *possible))
+    return found
+
+
+def _gaps(rv, broken, times: np.ndarray) -> kernels.Gaps:
+    """Return which counts are possible; `times` says how many entries each cell is in."""
+    step, rest = np.ones(times.size), np.zeros(times.size)
+    sums = [found for found in broken if found[1].size > 1]
+    for _, cells, *possible in broken:
+        if cells.size == 1 and step[cells] == 1:
+            step[cells], rest[cells] = possible
+        elif cells.size == 1:
+            raise Declined(
+                "whole-number noise leaves gaps between the values of one of its cells in two "
+                "entries. Release it once"
+            )
+        elif cells.size > 1 and isinstance(rv.owner.op, PoissonRV) and (times[cells] == 1).all():
+            step[cells] = 0  # drawn with their sum
+        else:
+            raise Declined(
+                "whole-number noise leaves only some values of a sum over its cells possible, and "
+                "they are not Poisson, or some are in another release, too. Write a statistic that "
+                "is whole for all counts, such as a sum"
+            )
+    if isinstance(rv.owner.op, MultinomialRV) and (step != 1).any():
+        raise Declined(
+            "whole-number noise leaves only some values of its cells possible. Write CountGibbs, "
+            "which lists small tables, or a statistic that is whole for all counts, such as a sum"
+        )
+    which, cells, *possible = zip(*sums, strict=True) if sums else ((), (), (), ())
+    first = np.cumsum([0, *map(len, cells)])
+    numbers = [np.array(values, dtype=float) for values in possible]
+    joined = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
+    return kernels.Gaps(step, rest, first, joined, np.array(which, dtype=np.int64), *numbers)
+
+
+def counts_shape(variable: TensorVariable) -> tuple[int, ...]:
+    """Return the static shape of a variable; refuse one whose shape is open."""
+    shape = known_shape(variable)
+    if None in shape:
+        raise ValueError(f"TableGibbs cannot read {variable.name or variable}: its shape is open")
+    return tuple(length or 0 for length in shape)
+
+
+@once
+def together(reading: Reading, rv: TensorVariable) -> tuple[TensorVariable, ...]:
+    """Return the counts that one sweep draws, of one law and in releases of each other."""
+    found = [rv]
+    for member in found:
+        if type(rv.owner.op) not in COUNT_LAWS:
+            return (rv,)
+        for release in releases_of(reading.model, [member]):
+            for other in nearest_rvs([release_statistic(release)]):
+                same = type(other.owner.op) is type(rv.owner.op)
+                if same and other not in found and other in reading.model.free_RVs:
+                    found.append(other)
+    return tuple(v for v in reading.model.free_RVs if v in found)
+
+
+def releases_of_table(reading: Reading, rvs: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """Return the releases of some counts, each once."""
+    return list(dict.fromkeys(r for rv in rvs for r in releases_of_counts(reading, rv)))
+
+
+def read_table(reading: Reading, rv: TensorVariable) -> CellEntries:
+    """Read how a table enters its releases; refuse what is no table of counts with noisy sums.
+
+    Counts that are drawn `together` are cells of the same table.
+    """
+    return read_cell_entries(reading, together(reading, rv))
+
+
+def overlaps(reading: Reading, rv: TensorVariable) -> bool:
+    """Whether entries of what was released of a table overlap, so that cells move together."""
+    found = accepted(partial(read_table, reading), [rv])
+    return bool(found) and read_table(reading, rv).shared
+
+
+@once
+def read_cell_entries(reading: Reading, rvs: tuple[TensorVariable, ...]) -> CellEntries:
+    """Read the entries of the releases of one table, whose cells are these counts."""
+    rv, op = rvs[0], rvs[0].owner.op
+    if not isinstance(op, MultinomialRV) and type(op) not in COUNT_LAWS:
+        known = ", ".join(f.__name__.removesuffix("RV") for f in COUNT_LAWS)
+        raise ValueError(
+            f"TableGibbs cannot update {rv.name!r}, which follows {op}: it updates Multinomial, "
+            f"{known} variables"
+        )
+    if isinstance(op, MultinomialRV) and nearest_rvs([op.dist_params(rv.owner)[0]]):
+        raise Declined("its number of trials is random")
+    _ = [counts_shape(v) for v in rvs]
+    found = releases_of_table(reading, rvs)
+    maps = []
+    for release in found:
+        mechanism, statistic = release.owner.op.mechanism, release_statistic(release)
+        if mechanism.rates is None:
+            raise Declined(
+                f"its release {release.name!r} is made by {type(mechanism).__name__}; the noise "
+                f"must be Laplace, geometric, Gaussian or discrete Gaussian, and not clipped or "
+                f"rounded. Write RecordMetropolis"
+            )
+        others = [other for other in nearest_rvs([statistic]) if other not in rvs]
+        if others:
+            raise Declined(
+                f"the statistic of {release.name!r} is one of {others[0].name!r}, too. Write "
+                f"RecordMetropolis for both"
+            )
+        try:
+            slopes = slopes_of(statistic, rvs)
+        except Declined:
+            raise Declined(
+                f"the statistic of {release.name!r} is not linear in it. Write RecordMetropolis"
+            ) from None
+        maps.append(slopes)
+    return _cell_entries(rvs, found, maps)
+
+
+def releases_of_counts(reading: Reading, rv: TensorVariable) -> list[TensorVariable]:
+    """Return the releases of counts; refuse counts that something else depends on, or nothing."""
+    found = children(reading, rv)
+    wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
+    if wrong:
+        raise Declined(f"{wrong[0].name!r}, which is no release, depends on it")
+    if not found:
+        raise Declined("no release of it")
+    return found
+
+
+def _overlap(maps: Sequence[csc_array]) -> bool:
+    """Whether entries have cells in common, and none is part of another."""
+    inside = csr_array(vstack(maps)).astype(bool).astype("float64")
+    own, both = np.diff(inside.indptr), coo_array(inside @ inside.T)
+    return bool((both.data < np.minimum(own[both.row], own[both.col])).any())
+
+
+def is_by_cell(maps: Sequence[csc_array]) -> bool:
+    """Whether each cell is an entry by itself."""
+    rows = csr_array(vstack(maps))
+    alone = np.flatnonzero(np.diff(rows.indptr) == 1)
+    return np.unique(rows.indices[rows.indptr[alone]]).size == rows.shape[1]
+
+
+def slopes_of(statistic, rvs) -> csc_array:
+    """Return the coefficients by cells, without those that are zero; decline products of counts."""
+    slopes = hstack([linear_map(statistic, rv) for rv in rvs], format="csc")
+    slopes.eliminate_zeros()
+    if len(rvs) > 1 and not np.isfinite(slopes.data).all():
+        raise Declined
+    return slopes
+
+
+def coefficients(statistic, rvs) -> np.ndarray:
+    """Return the coefficients of a statistic by cells, as one array."""
+    slopes = slopes_of(statistic, rvs)
+    return np.concatenate([slopes.indptr, slopes.indices, slopes.data])
