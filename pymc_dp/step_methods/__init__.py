@@ -72,14 +72,14 @@ def register_steps() -> None:
 
 def claimed_steps(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
     """Return steps with the variables of each instance, in the order in which they are drawn."""
-    left, found = list(reading.model.free_RVs), []
+    left, claimed = list(reading.model.free_RVs), []
     for step in STEPS:
         groups = step.claims(reading, left)
         torn = {rv for group in groups for rv in group if not _mates(reading, rv) <= {*group}}
         if torn:
             groups = step.claims(reading, [rv for rv in left if rv not in torn])
         for group in groups:
-            found.append((step, [rv for rv in reading.model.free_RVs if rv in group]))
+            claimed.append((step, [rv for rv in reading.model.free_RVs if rv in group]))
             left = [rv for rv in left if rv not in group]
     # A latent statistic without an exact draw is best moved together with its parameters: NUTS.
     latents = [
@@ -89,8 +89,8 @@ def claimed_steps(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
     ]
     unbounded = all(r.owner.op.bounds is None for r in releases(reading.model))
     if unbounded and any(rv in left for rv in latents):
-        found = [(step, [rv for rv in group if rv in latents]) for step, group in found]
-    return [(step, group) for step, group in found if group]
+        claimed = [(step, [rv for rv in group if rv in latents]) for step, group in claimed]
+    return [(step, group) for step, group in claimed if group]
 
 
 def _mates(reading: Reading, rv: TensorVariable) -> set[TensorVariable]:
@@ -132,10 +132,10 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
 
 def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
     """Whether each count is released by itself, or they are no records for another reason."""
-    mine = releases_of(reading.model, [rv])
-    if not rv.type.ndim or any(is_itself(release_statistic(r), rv) for r in mine):
+    its_releases = releases_of(reading.model, [rv])
+    if not rv.type.ndim or any(is_itself(release_statistic(r), rv) for r in its_releases):
         return True
-    if isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine)):
+    if isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, its_releases)):
         return True
     group = together(reading, rv)
     statistics = [release_statistic(r) for r in releases_of(reading.model, group)]
@@ -186,11 +186,11 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
 
 def kept_steps(reading: Reading) -> list[BlockedStep]:
     """Return the steps that suit a model: made once, and each call finds them as they were made."""
-    found = []
+    kept = []
     for step, state in _made_once(reading):
         step.sampling_state = state
-        found.append(step)
-    return found
+        kept.append(step)
+    return kept
 
 
 @once
@@ -200,8 +200,8 @@ def _made_once(reading: Reading) -> list[tuple[BlockedStep, Any]]:
 
 
 def _made(reading: Reading) -> list[BlockedStep]:
-    model, found = reading.model, claimed_steps(reading)
-    if not releases(model) and not found:
+    model, claimed = reading.model, claimed_steps(reading)
+    if not releases(model) and not claimed:
         raise ValueError(
             "no step applies: the model has no release of its own variables "
             "(dp.PrivateObservation); a model collapsed to its marginal is for NUTS"
@@ -212,5 +212,5 @@ def _made(reading: Reading) -> list[BlockedStep]:
             model=model,
             **getattr(step, "chosen_options", {}),
         )
-        for step, group in found
+        for step, group in claimed
     ]

@@ -122,12 +122,12 @@ class LoopDraw(NamedTuple):
     Attributes
     ----------
     rvs : the variables that are drawn.
-    given : graphs of the model of what the draw takes.
-    draw : ``(rng, *given)`` to one vector of all that is drawn; NaN where it cannot be.
+    inputs : graphs of the model, the inputs of the draw.
+    draw : ``(rng, *inputs)`` to one vector of all values drawn; NaN where they cannot be drawn.
     """
 
     rvs: tuple[TensorVariable, ...]
-    given: list[TensorVariable]
+    inputs: list[TensorVariable]
     draw: Piece
 
 
@@ -195,15 +195,15 @@ class DPStep(BlockedStep):
     def _hold(self, name: str, data: Sequence[SharedVariable], read: Callable[[], np.ndarray]):
         """Remember what is read once of data that decide how a variable is drawn."""
         notice(*data)
-        names = " or ".join(repr(own.name) for own in data)
+        names = " or ".join(repr(shared.name) for shared in data)
         self._held.append((name, names, read, np.copy(read())))
 
-    def _hold_whole(self, found: Sequence[TensorVariable]) -> None:
+    def _hold_whole(self, releases: Sequence[TensorVariable]) -> None:
         """Remember the data that decide whether the statistics of releases are whole numbers.
 
         Whole-number noise leaves only such, which is found out once; integers cannot become others.
         """
-        whole = [release_statistic(r) for r in found if takes_whole(r)]
+        whole = [release_statistic(r) for r in releases if takes_whole(r)]
         for data in public_data(whole):
             if str(data.type.dtype).startswith("float"):
                 read = partial(data.get_value, borrow=True)

@@ -176,11 +176,11 @@ class ConjugateGibbs(DPStep):
     @classmethod
     def loop_draws(cls, reading, group):
         """See `DPStep.loop_draws`."""
-        found = []
+        draws = []
         for rv in group:
             family, natural = conditional(reading, rv)
             row = in_a_row(natural)
             row = pt.switch(row[-2] < row[-1], row, np.nan)  # the range
             draw = FAMILIES[family]
-            found.append(LoopDraw((rv,), [row], Piece(draw, key_of(draw))))
-        return found
+            draws.append(LoopDraw((rv,), [row], Piece(draw, key_of(draw))))
+        return draws

@@ -110,13 +110,13 @@ class CountGibbs(TableStep):
     @classmethod
     def claims(cls, reading, left):
         """Claim binomial counts and small tables, with their conjugate probabilities."""
-        found = accepted(partial(check_count, reading), concerned(reading, left))
-        large = [rv for rv in found if rv.type.ndim and known_cells(rv) > _CELLS]
+        counts = accepted(partial(check_count, reading), concerned(reading, left))
+        large = [rv for rv in counts if rv.type.ndim and known_cells(rv) > _CELLS]
         large = [rv for rv in large if not overlaps(reading, rv)]
-        others = accepted(partial(read_table, reading), large)  # left to `TableGibbs`
-        mine = [rv for rv in found if rv not in others]
-        mine += [p for rv in mine if (p := count_parameter(reading, rv)) is not None]
-        return [mine]
+        for_tables = accepted(partial(read_table, reading), large)  # left to `TableGibbs`
+        drawn = [rv for rv in counts if rv not in for_tables]
+        drawn += [p for rv in drawn if (p := count_parameter(reading, rv)) is not None]
+        return [drawn]
 
     def _groups(self, reading):
         counted = [rv for rv in self.model_rvs if is_count(rv)]
@@ -144,7 +144,7 @@ class CountGibbs(TableStep):
     @classmethod
     def loop_draws(cls, reading, group):
         """See `DPStep.loop_draws`."""
-        point, found = reading.model.initial_point(), []
+        point, draws = reading.model.initial_point(), []
         for rv in filter(is_count, group):
             parameter = _drawn_along(reading, rv, group)
             uncovered = f"{rv.name!r}: a table that overlaps, or is listed, is not covered"
@@ -156,8 +156,8 @@ class CountGibbs(TableStep):
                 raise Declined(uncovered)
             n, weights = _weights(reading, rv, parameter)
             row, values = in_a_row((n, weights)), reading.model.values_to_rvs
-            given = [row, in_a_row([rv]), pt.constant(noise.slopes)]
-            given += [values.get(v, v) for v in noise.data]
+            inputs = [row, in_a_row([rv]), pt.constant(noise.slopes)]
+            inputs += [values.get(v, v) for v in noise.data]
             family = None if parameter is None else FAMILIES[conditional(reading, parameter)[0]]
             draw = make_loop_draw(
                 noise.sweep, family, table.binary, parameter is not None, table.concave
@@ -165,8 +165,8 @@ class CountGibbs(TableStep):
             made_of = key_of(family), table.binary, table.concave, key_of(make_loop_draw)
             key = joined(noise.key, *made_of)
             rvs = (rv,) if parameter is None else (rv, parameter)
-            found.append(LoopDraw(rvs, given, Piece(draw, key)))
-        return found
+            draws.append(LoopDraw(rvs, inputs, Piece(draw, key)))
+        return draws
 
 
 def make_loop_draw(
@@ -219,12 +219,12 @@ class _Table:
         else:
             self._draw_counts(rng, counts, weights, point)
         drawn = counts[1] if self.binary else counts
-        found: dict[Any, Any] = {self.name: np.asarray(drawn, dtype=old.dtype)}
+        values: dict[Any, Any] = {self.name: np.asarray(drawn, dtype=old.dtype)}
         if self.draw is not None:
             posterior = weights + counts
             natural = posterior[::-1] if self.binary else [*posterior, 0.0]
-            found[self.parameter] = self.draw(rng, natural)
-        return found
+            values[self.parameter] = self.draw(rng, natural)
+        return values
 
     def _draw_counts(self, rng, counts, weights, point):
         integrated, noise = self.parameter is not None, self.noise
@@ -259,21 +259,21 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     if not binary and overlaps(reading, rv):
         lattice = make_table(reading, (rv,), point, None if parameter is None else weights)
         return _Table(name, None, lattice, True, row, binary, value, draw, None, None)
-    found = children(reading, rv)
-    gaps = [release for release in found if leaves_gaps(release)]
+    releases = children(reading, rv)
+    gaps = [release for release in releases if leaves_gaps(release)]
     states = _states(total, cells, gaps[0]) if gaps and not binary else None
     noise = _noise(reading, rv, binary, cells, states)
-    mechanisms = [release.owner.op.mechanism for release in found]
-    maps = [_slopes(apart(release_statistic(r)), rv) for r in found]
+    mechanisms = [release.owner.op.mechanism for release in releases]
+    maps = [_slopes(apart(release_statistic(r)), rv) for r in releases]
     concave = all(slopes is not None for slopes in maps)
-    toward = _aims(reading, rv, found, maps) if concave and states is None else None
+    toward = _aims(reading, rv, releases, maps) if concave and states is None else None
     concave = concave and not gaps and all(m.log_concave for m in mechanisms)
     if concave and any(m.is_discrete for m in mechanisms):
         concave = noise.is_concave(cells, total, noise.read(point))
     if not concave and total > MOST_LISTED and states is None:
         raise Declined(
-            f"the density of its releases {', '.join(repr(c.name) for c in found)} is not known to "
-            f"be log-concave in it, or their statistics are not linear, and its {total} + 1 values "
+            f"the density of its releases {', '.join(repr(c.name) for c in releases)} is not known "
+            f"to be log-concave in it, or their statistics are not linear, and its {total} + 1 values "
             f"are too many to list. Release a sum or mean under log-concave noise (a mechanism's "
             f"property `log_concave`)"
         )
@@ -292,13 +292,13 @@ def _weights(reading: Reading, rv, parameter) -> tuple[TensorVariable, TensorVar
     return n, pt.stack([prior.second, prior.first]) if binary else prior.first
 
 
-def _aims(reading: Reading, rv, found, maps) -> tuple[np.ndarray, PointFunction]:
+def _aims(reading: Reading, rv, releases, maps) -> tuple[np.ndarray, PointFunction]:
     """Return the slopes of linear statistics of counts, and what these should come to."""
     slopes = np.vstack(maps)
     if slopes.shape[1] == 1:  # of a Binomial: zeros and ones
         slopes = np.hstack([np.zeros_like(slopes), slopes])
     zeros, aims = pt.zeros(known_shape(rv), dtype=rv.dtype), []
-    for release in found:
+    for release in releases:
         statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
         value = reading.model.rvs_to_values[release]
         aims.append(mechanism.typical_statistic(value) - substitute(statistic, {rv: zeros}))
@@ -348,14 +348,14 @@ def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> Co
     """Compile the log density of all releases of a count."""
     counts, rows = pt.vector("counts", dtype="float64", shape=(cells,)), pt.lvector("rows")
     latent = (counts[1] if binary else counts).astype(rv.dtype)
-    found = children(reading, rv)
+    releases = children(reading, rv)
     slopes = np.empty((0, cells)) if states is None else states
     total = pt.constant(0.0)
-    for release in found:
+    for release in releases:
         statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
         value = reading.model.rvs_to_values[release]
-        given = substitute(statistic, {rv: latent})
-        if len(found) == 1 and not binary and states is None:
+        statistic_at = substitute(statistic, {rv: latent})
+        if len(releases) == 1 and not binary and states is None:
             lines = _lines(release_statistic(release), rv)
             if lines is not None and len(lines[0]) > _FEW_ENTRIES:
                 slopes, constants = lines
@@ -364,8 +364,10 @@ def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> Co
                     *(pt.broadcast_to(p, shape).ravel()[rows] for p in mechanism.parameters)
                 )
                 value = value.ravel()[rows]
-                given = pt.dot(pt.constant(slopes)[rows], counts) + pt.constant(constants)[rows]
-        total = total + mechanism.logp(value, given).sum()
+                statistic_at = (
+                    pt.dot(pt.constant(slopes)[rows], counts) + pt.constant(constants)[rows]
+                )
+        total = total + mechanism.logp(value, statistic_at).sum()
     [graph] = reading.model.replace_rvs_by_values([total])
     return compile_noise(
         graph, counts, rows, np.ascontiguousarray(slopes), listed=states is not None
@@ -432,5 +434,5 @@ def count_parameter(reading: Reading, rv: TensorVariable) -> TensorVariable | No
         family, _ = conditional(reading, parameter)
     except Declined:
         return None
-    mine = children(reading, parameter) == [rv] and family in ("beta", "dirichlet")
-    return parameter if mine else None
+    is_conjugate = children(reading, parameter) == [rv] and family in ("beta", "dirichlet")
+    return parameter if is_conjugate else None

@@ -42,15 +42,15 @@ def has_nan(x):
 
 def loop_draws(reading: Reading, claimed) -> list[LoopDraw]:
     """Return the draws of steps that have their variables; decline what no loop covers."""
-    found = [draw for step, group in claimed for draw in _of_step(reading, step, group)]
-    if not found:
+    draws = [draw for step, group in claimed for draw in _of_step(reading, step, group)]
+    if not draws:
         raise Declined("no variable has a step of its own")
-    left = undrawn(reading.model, found)
+    left = undrawn(reading.model, draws)
     for rv in left:
         if not rv.dtype.startswith("float"):
             raise Declined(f"it does not cover {rv.name!r}, which is discrete and has no step")
     _check_few(reading.model, [rv for rv in left if not _alone(reading, rv)])
-    return found
+    return draws
 
 
 def _alone(reading: Reading, rv: TensorVariable) -> int:
@@ -90,18 +90,18 @@ def walks(reading: Reading, moving: Sequence[TensorVariable], start: Point) -> l
     Declined
         If too many parameters depend on each other.
     """
-    model, found, left = reading.model, [], []
+    model, weaves, left = reading.model, [], []
     for rv in moving:
         try:
             if not (n := _alone(reading, rv)):
                 raise Declined("its entries depend on each other")
             block = Block((), n, tuple(children(reading, rv)))
-            found.append(Weave(model, block, [rv], start))
+            weaves.append(Weave(model, block, [rv], start))
         except Declined:
             left.append(rv)
     _check_few(model, left)
     below = dict.fromkeys(c for rv in left for c in children(reading, rv) if c not in left)
-    return found + ([Weave(model, Block((), 0, tuple(below)), left, start)] if left else [])
+    return weaves + ([Weave(model, Block((), 0, tuple(below)), left, start)] if left else [])
 
 
 class Loop(Layout):
@@ -134,7 +134,7 @@ class Loop(Layout):
         self._q = pt.dvector("q")
         self._places = {value: (s, shape) for value, s, shape in self.slices}
         self.moving = moving
-        graphs = [g for draw in draws for g in draw.given] + [*recorded]
+        graphs = [g for draw in draws for g in draw.inputs] + [*recorded]
         shared = [s for weave in moving for s in weave.sources if isinstance(s, SharedVariable)]
         self._data = list(dict.fromkeys([*_data(model.replace_rvs_by_values(graphs)), *shared]))
         self._inputs = [v.type() for v in self._data]
@@ -159,7 +159,14 @@ class Loop(Layout):
     def run(self, rng, q, rounds: int, counts, turns, learnt, out: np.ndarray, data) -> None:
         """Make a draw for each row of `out`, in place; `learnt` has the arrays of each walk."""
         bad = self._run(
-            rng, q, rounds, counts, turns, out, *(x for own in learnt for x in own), *data
+            rng,
+            q,
+            rounds,
+            counts,
+            turns,
+            out,
+            *(x for walk in learnt for x in walk),
+            *data,
         )
         if bad >= 0:
             raise ValueError(
@@ -172,9 +179,9 @@ class Loop(Layout):
     def _at(self, graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Replace variables of the model by entries of q, and data by inputs."""
         graphs = self._model.replace_rvs_by_values(list(graphs))
-        given = {v: self._entry(v) for v in self._places}
-        given |= dict(zip(self._data, self._inputs, strict=True))
-        return graph_replace(graphs, given, strict=False) if graphs else []
+        replacements = {v: self._entry(v) for v in self._places}
+        replacements |= dict(zip(self._data, self._inputs, strict=True))
+        return graph_replace(graphs, replacements, strict=False) if graphs else []
 
     def _entry(self, value: TensorVariable) -> TensorVariable:
         place, shape = self._places[value]
@@ -197,7 +204,7 @@ class Loop(Layout):
             else transform.forward(natural[rv], *rv.owner.inputs)
             for rv in draw.rvs
         ]
-        self._pieces[f"given{k}"] = self._from_graph([], self._at(draw.given))
+        self._pieces[f"given{k}"] = self._from_graph([], self._at(draw.inputs))
         self._pieces[f"draw{k}"] = draw.draw
         self._pieces[f"write{k}"] = self._from_graph([x], self._at([in_a_row(values)]))
         lines = [f"x = draw{k}(rng, *given{k}(q, *data))", f"if has_nan(x): return {k}"]
@@ -212,20 +219,20 @@ class Loop(Layout):
 
     def _put(self, k: int, layout: Layout, values: Sequence[TensorVariable]) -> None:
         """Compile what puts other parameters, and values of what is carried, into q."""
-        theta, given = pt.dvector("theta"), {}
+        theta, entries = pt.dvector("theta"), {}
         for value, place, shape in layout.slices:
-            given[value] = theta[place].reshape(shape)
+            entries[value] = theta[place].reshape(shape)
         inputs = {v: v.type() for v in values}
-        given |= inputs
-        parts = [given.get(v, self._q[place]) for v, (place, _) in self._places.items()]
+        entries |= inputs
+        parts = [entries.get(v, self._q[place]) for v, (place, _) in self._places.items()]
         self._pieces[f"put{k}"] = self._from_graph([theta, *inputs.values()], [in_a_row(parts)])
 
     def _weave(self, k: int, weave: Weave) -> list[str]:
         carried = [self._model.rvs_to_values[rv] for rv in weave.latents]
         self._pieces[f"env{k}"] = self._from_graph([], [self._source(s) for s in weave.sources])
         self._pieces[f"weave{k}"] = weave.piece
-        own = [self._entry(value) for value, _, _ in weave.slices]
-        self._pieces[f"theta{k}"] = self._from_graph([], [in_a_row(own)])
+        entries = [self._entry(value) for value, _, _ in weave.slices]
+        self._pieces[f"theta{k}"] = self._from_graph([], [in_a_row(entries)])
         self._put(k, weave, carried)
         vals = "".join(f"vals[{j}], " for j in range(len(carried)))
         return [

@@ -26,14 +26,14 @@ def accepted(
     check: Callable[[TensorVariable], Any], variables: Sequence[TensorVariable]
 ) -> list[TensorVariable]:
     """Return the variables that a check does not refuse."""
-    found = []
+    accepted_rvs = []
     for rv in variables:
         try:
             check(rv)
         except (Declined, ValueError):
             continue
-        found.append(rv)
-    return found
+        accepted_rvs.append(rv)
+    return accepted_rvs
 
 
 def concerned(reading: Reading, variables: Sequence[TensorVariable]) -> list[TensorVariable]:

@@ -50,13 +50,13 @@ class CellEntries(NamedTuple):
 
 
 def _cell_entries(
-    rvs: Sequence[TensorVariable], found: list[TensorVariable], maps: list[csc_array]
+    rvs: Sequence[TensorVariable], releases: list[TensorVariable], maps: list[csc_array]
 ) -> CellEntries:
     """Read the linear statistics of releases; refuse what leaves gaps that no draw crosses."""
     rv, zeros = rvs[0], {v: pt.zeros(counts_shape(v), dtype=v.dtype) for v in rvs}
     size, offset = sum(math.prod(counts_shape(v)) for v in rvs), 0
     parts, broken, constants = [], [], []
-    pairs, large = zip(found, maps, strict=True), size > _MOST_SHARED
+    pairs, large = zip(releases, maps, strict=True), size > _MOST_SHARED
     several = [release.name for release, slopes in pairs if (np.diff(slopes.indptr) > 1).any()]
     overlap = bool(several or not large) and _overlap(maps)
     tree = not overlap and is_by_cell(maps)
@@ -66,7 +66,7 @@ def _cell_entries(
             f"up to {_MOST_SHARED} counts, or where each cell is an entry by itself and the others "
             f"are a tree. Make these several releases, or write RecordMetropolis"
         )
-    for release, slopes in zip(found, maps, strict=True):
+    for release, slopes in zip(releases, maps, strict=True):
         statistic = release_statistic(release)
         cell = np.repeat(np.arange(size), np.diff(slopes.indptr))
         where, weight = slopes.indices.astype("int64"), slopes.data
@@ -88,15 +88,15 @@ def _cell_entries(
 def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
     """Return (entry, cells, step, rest) where whole noise leaves some values of a sum only."""
     known = known_value(constant, fixed=True)
-    found = []
+    broken = []
     order = np.argsort(where, kind="stable")
     entries, starts = np.unique(where[order], return_index=True)
-    for entry, mine in zip(entries, np.split(order, starts[1:]), strict=True):
-        slope, *others = np.unique(weight[mine])
+    for entry, in_entry in zip(entries, np.split(order, starts[1:]), strict=True):
+        slope, *more_slopes = np.unique(weight[in_entry])
         start = None if known is None else float(known.ravel()[entry])
-        if start is not None and start.is_integer() and not (weight[mine] % 1.0).any():
+        if start is not None and start.is_integer() and not (weight[in_entry] % 1.0).any():
             continue
-        possible = None if start is None or others else possible_counts(float(slope), start)
+        possible = None if start is None or more_slopes else possible_counts(float(slope), start)
         if possible is None:
             data = " (pm.Data may change)" if start is None else ""
             raise Declined(
@@ -106,14 +106,14 @@ def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
                 f"a sum"
             )
         if possible[0] > 1:
-            found.append((entry + offset, cell[mine], *possible))
-    return found
+            broken.append((entry + offset, cell[in_entry], *possible))
+    return broken
 
 
 def _gaps(rv, broken, times: np.ndarray) -> kernels.Gaps:
     """Return which counts are possible; `times` says how many entries each cell is in."""
     step, rest = np.ones(times.size), np.zeros(times.size)
-    sums = [found for found in broken if found[1].size > 1]
+    sums = [entry for entry in broken if entry[1].size > 1]
     for _, cells, *possible in broken:
         if cells.size == 1 and step[cells] == 1:
             step[cells], rest[cells] = possible
@@ -153,16 +153,16 @@ def counts_shape(variable: TensorVariable) -> tuple[int, ...]:
 @once
 def together(reading: Reading, rv: TensorVariable) -> tuple[TensorVariable, ...]:
     """Return the counts that one sweep draws, of one law and in releases of each other."""
-    found = [rv]
-    for member in found:
+    group = [rv]
+    for member in group:
         if type(rv.owner.op) not in COUNT_LAWS:
             return (rv,)
         for release in releases_of(reading.model, [member]):
             for other in nearest_rvs([release_statistic(release)]):
                 same = type(other.owner.op) is type(rv.owner.op)
-                if same and other not in found and other in reading.model.free_RVs:
-                    found.append(other)
-    return tuple(v for v in reading.model.free_RVs if v in found)
+                if same and other not in group and other in reading.model.free_RVs:
+                    group.append(other)
+    return tuple(v for v in reading.model.free_RVs if v in group)
 
 
 def releases_of_table(reading: Reading, rvs: Sequence[TensorVariable]) -> list[TensorVariable]:
@@ -180,8 +180,8 @@ def read_table(reading: Reading, rv: TensorVariable) -> CellEntries:
 
 def overlaps(reading: Reading, rv: TensorVariable) -> bool:
     """Whether entries of what was released of a table overlap, so that cells move together."""
-    found = accepted(partial(read_table, reading), [rv])
-    return bool(found) and read_table(reading, rv).shared
+    readable = accepted(partial(read_table, reading), [rv])
+    return bool(readable) and read_table(reading, rv).shared
 
 
 @once
@@ -197,9 +197,9 @@ def read_cell_entries(reading: Reading, rvs: tuple[TensorVariable, ...]) -> Cell
     if isinstance(op, MultinomialRV) and nearest_rvs([op.dist_params(rv.owner)[0]]):
         raise Declined("its number of trials is random")
     _ = [counts_shape(v) for v in rvs]
-    found = releases_of_table(reading, rvs)
+    releases = releases_of_table(reading, rvs)
     maps = []
-    for release in found:
+    for release in releases:
         mechanism, statistic = release.owner.op.mechanism, release_statistic(release)
         if mechanism.rates is None:
             raise Declined(
@@ -207,10 +207,10 @@ def read_cell_entries(reading: Reading, rvs: tuple[TensorVariable, ...]) -> Cell
                 f"must be Laplace, geometric, Gaussian or discrete Gaussian, and not clipped or "
                 f"rounded. Write RecordMetropolis"
             )
-        others = [other for other in nearest_rvs([statistic]) if other not in rvs]
-        if others:
+        foreign = [other for other in nearest_rvs([statistic]) if other not in rvs]
+        if foreign:
             raise Declined(
-                f"the statistic of {release.name!r} is one of {others[0].name!r}, too. Write "
+                f"the statistic of {release.name!r} is one of {foreign[0].name!r}, too. Write "
                 f"RecordMetropolis for both"
             )
         try:
@@ -220,25 +220,25 @@ def read_cell_entries(reading: Reading, rvs: tuple[TensorVariable, ...]) -> Cell
                 f"the statistic of {release.name!r} is not linear in it. Write RecordMetropolis"
             ) from None
         maps.append(slopes)
-    return _cell_entries(rvs, found, maps)
+    return _cell_entries(rvs, releases, maps)
 
 
 def releases_of_counts(reading: Reading, rv: TensorVariable) -> list[TensorVariable]:
     """Return the releases of counts; refuse counts that something else depends on, or nothing."""
-    found = children(reading, rv)
-    wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
+    child_rvs = children(reading, rv)
+    wrong = [c for c in child_rvs if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
     if wrong:
         raise Declined(f"{wrong[0].name!r}, which is no release, depends on it")
-    if not found:
+    if not child_rvs:
         raise Declined("no release of it")
-    return found
+    return child_rvs
 
 
 def _overlap(maps: Sequence[csc_array]) -> bool:
     """Whether entries have cells in common, and none is part of another."""
     inside = csr_array(vstack(maps)).astype(bool).astype("float64")
-    own, both = np.diff(inside.indptr), coo_array(inside @ inside.T)
-    return bool((both.data < np.minimum(own[both.row], own[both.col])).any())
+    sizes, both = np.diff(inside.indptr), coo_array(inside @ inside.T)
+    return bool((both.data < np.minimum(sizes[both.row], sizes[both.col])).any())
 
 
 def is_by_cell(maps: Sequence[csc_array]) -> bool:

@@ -138,16 +138,16 @@ class TableGibbs(TableStep):
     @classmethod
     def claims(cls, reading, left):
         """Claim tables of counts, all variables of each or none."""
-        found = accepted(partial(read_table, reading), concerned(reading, left))
-        return [[rv for rv in found if {*together(reading, rv)} <= {*left}]]
+        counts = accepted(partial(read_table, reading), concerned(reading, left))
+        return [[rv for rv in counts if {*together(reading, rv)} <= {*left}]]
 
     def _groups(self, reading):
-        found, left = [], list(self.model_rvs)
+        groups, left = [], list(self.model_rvs)
         while left:
             rvs = together(reading, left[0])
-            found.append(rvs if {*rvs} <= {*left} else (left[0],))
-            left = [rv for rv in left if rv not in found[-1]]
-        return found
+            groups.append(rvs if {*rvs} <= {*left} else (left[0],))
+            left = [rv for rv in left if rv not in groups[-1]]
+        return groups
 
     def _read(self, reading, rvs, point):
         table = make_table(reading, rvs, point)
@@ -254,11 +254,11 @@ def make_table(
     variance = (1.0 + _counts(table, point)) ** 2  # as far as they may be from it
     for bases in (1, 1, _BASES):
         metric = np.diag(1.0 / variance) + known.T @ known
-        found = []
+        vector_sets = []
         for k in range(bases):
             other = metric + np.diag(np.expm1(min(k, 1) * rng.normal(size=size)) / variance)
-            found.append(directions.short_directions(moves @ other @ moves.T) @ moves)
-        vectors = np.concatenate(found)
+            vector_sets.append(directions.short_directions(moves @ other @ moves.T) @ moves)
+        vectors = np.concatenate(vector_sets)
         vectors = vectors[np.count_nonzero(vectors, axis=1) > 1]
         ahead = vectors[np.arange(len(vectors)), np.argmax(vectors != 0, axis=1)]
         vectors = np.unique(vectors * np.sign(ahead)[:, None], axis=0)
@@ -318,10 +318,10 @@ def _table(
             pt.concatenate(
                 [
                     pt.broadcast_to(pt.as_tensor(t), counts_shape(v)).astype("float64").ravel()
-                    for t, v in zip(own, rvs, strict=True)
+                    for t, v in zip(by_variable, rvs, strict=True)
                 ]
             )
-            for own in zip(*each, strict=True)
+            for by_variable in zip(*each, strict=True)
         ]
     read = point_function(reading.model, [*(released[k] for k in range(3)), totals, *theta])
     names = tuple(reading.model.rvs_to_values[v].name for v in rvs)

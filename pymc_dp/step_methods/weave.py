@@ -107,9 +107,9 @@ class _WallGraphs(_Graphs):
 
     def _densities(self):
         [full] = super()._densities()["full"]
-        own = [logp(rv, rv, warn_rvs=False) for rv in self.records]
+        record_densities = [logp(rv, rv, warn_rvs=False) for rv in self.records]
         jacobian = [(_power(v) - 1) * pt.log(nearest_rvs([v])[0]) for _, v, _ in self._pairs()]
-        return {"full": [full + sum(own) - sum(jacobian)]}
+        return {"full": [full + sum(record_densities) - sum(jacobian)]}
 
     def _pairs(self):
         """Means and variances of the law and of the sample, and the scale of the latter."""
@@ -243,7 +243,7 @@ class Weave(Layout):
 
 
 def weaves(
-    reading: Reading, mine: Sequence[TensorVariable], start: Point, fixed: dict
+    reading: Reading, drawn: Sequence[TensorVariable], start: Point, fixed: dict
 ) -> Iterator[Weave]:
     """Find the moves of all that is above some latents, level by level.
 
@@ -252,35 +252,35 @@ def weaves(
     moved in one way.
     """
     model = reading.model
-    free = [rv for rv in model.free_RVs if rv in mine or not is_tagged(rv)]
-    for mean, carried in _walls(reading, mine, free):
+    free = [rv for rv in model.free_RVs if rv in drawn or not is_tagged(rv)]
+    for mean, carried in _walls(reading, drawn, free):
         yield from _made(reading, carried, [mean], start, {}, kind=_WallGraphs)
     released = nearest_rvs([release_statistic(r) for r in releases(model)])
-    carried = {*mine}
+    carried = {*drawn}
     while True:
         above = {p for rv in carried for p in parents(rv)} - carried
         above = {p for p in above if p in free and p.dtype.startswith("float")}
-        if len(carried) == len(mine):  # what the step of a later latent moves, too
-            last = max(map(free.index, mine))
+        if len(carried) == len(drawn):  # what the step of a later latent moves, too
+            last = max(map(free.index, drawn))
             later = [rv for rv in released if rv in free[last + 1 :] and _is_woven(rv)]
             above -= {p for rv in later for p in parents(rv)}
         if not above:
             return
         below = {rv for rv in released if rv not in above and above & {*parents(rv)}}
-        found: list[Weave] = []
+        moves: list[Weave] = []
         for together in (carried | below, carried):
             latents, moving = ([rv for rv in free if rv in v] for v in (together, above))
-            found = found or _level(reading, latents, moving, start, fixed)
-        yield from found
+            moves = moves or _level(reading, latents, moving, start, fixed)
+        yield from moves
         carried |= above
 
 
-def _walls(reading: Reading, mine, free):
+def _walls(reading: Reading, latents, free):
     """Yield means, and what they carry along the wall: of each sample, and of its law with it."""
     bounded = [r for r in releases(reading.model) if is_bounded(r)]
     for moments in {r.owner.op.split(r.owner.inputs)[2]: None for r in bounded}:
         law_mean, law_variance, mean, variance = moments
-        if mean in mine and variance in free and all(v.type.ndim == 0 for v in moments):
+        if mean in latents and variance in free and all(v.type.ndim == 0 for v in moments):
             yield mean, [variance]
             spread = nearest_rvs([law_variance])
             plain = law_mean in free and reading.model.rvs_to_transforms[law_mean] is None
@@ -311,29 +311,29 @@ def _made(reading, carried, moving, start, fixed, n=0, kind=None) -> list[Weave]
 def _level(reading: Reading, carried, above, start: Point, fixed: dict) -> list[Weave]:
     """Return the moves of some parameters: of single entries, and of others."""
     by_entry = _by_entry(reading, carried, above)
-    found = []
+    moves = []
     if by_entry:
-        found = _made(reading, carried, by_entry, start, {}, known_shape(by_entry[0])[0])
-    left = [rv for rv in above if not found or rv not in found[0].parameters]
+        moves = _made(reading, carried, by_entry, start, {}, known_shape(by_entry[0])[0])
+    left = [rv for rv in above if not moves or rv not in moves[0].parameters]
     whole = _made(reading, carried, left, start, fixed)
     if whole or len(left) < 2:  # one of them may be in the way
-        return found + whole
-    return found + [w for rv in left for w in _made(reading, carried, [rv], start, fixed)]
+        return moves + whole
+    return moves + [w for rv in left for w in _made(reading, carried, [rv], start, fixed)]
 
 
 def _by_entry(reading: Reading, carried, above) -> list[TensorVariable]:
     """Return the parameters entry i of which is of entries i of what is carried alone."""
     model = reading.model
-    found = [
+    parameters = [
         rv
         for rv in above
         if has_entries(model, rv)
         and not transform_parents(model, rv)
         and all(c in carried for c in children(reading, rv))
     ]
-    pairs = ((c, rv) for c in carried for rv in parents(c) if rv in carried or rv in found)
+    pairs = ((c, rv) for c in carried for rv in parents(c) if rv in carried or rv in parameters)
     apart = all(has_entries(model, rv) for rv in carried)
-    return found if apart and all(by_rows(*p) for p in pairs) else []
+    return parameters if apart and all(by_rows(*p) for p in pairs) else []
 
 
 def has_entries(model: pm.Model, rv: TensorVariable) -> bool:
@@ -360,8 +360,8 @@ class WeavingStep(WalkingStep):
     def _find_moves(self, reading, initial_point) -> None:
         start = initial_point or reading.model.initial_point()
         fixed: dict = {}
-        found = weaves(reading, self.model_rvs, start, fixed) if self.interweave else ()
-        self.weaves = [*found]
+        moves = weaves(reading, self.model_rvs, start, fixed) if self.interweave else ()
+        self.weaves = [*moves]
         moved = [rv for weave in self.weaves for rv in weave.parameters]
         for rv, why in fixed.items():
             if rv not in moved:

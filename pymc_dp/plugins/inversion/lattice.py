@@ -64,12 +64,12 @@ class Lattice(Summand):
             endless = upper == math.inf and is_registered(log_tail, part.law.owner.op)
             end = max(self.first + last, lower) if endless else min(self.most, upper)
             x = np.arange(max(self.first, lower), end + 1)
-            own = _log_mass(part.law, pt.constant(x))
+            log_masses = _log_mass(part.law, pt.constant(x))
             if endless:
-                own = pt.set_subtensor(own[-1], _log_tail(part.law, x[-1]))
+                log_masses = pt.set_subtensor(log_masses[-1], _log_tail(part.law, x[-1]))
             if part.cut is not None:
-                own = own - pt.logsumexp(own)
-            mass.append(share + own)
+                log_masses = log_masses - pt.logsumexp(log_masses)
+            mass.append(share + log_masses)
             k.append(pt.constant(self.values[np.minimum(x - self.first, last).astype("int64")]))
         return pt.concatenate(mass), pt.concatenate(k)
 
@@ -79,8 +79,8 @@ class Lattice(Summand):
 
     def require(self, records, mechanism, factor, constant):
         """See `Summand.require`: discrete noise does not fill the gaps between whole numbers."""
-        own = np.r_[self.step, self.origin][:, None] * np.ravel(factor)
-        between = np.r_[own.ravel(), np.ravel(constant)]
+        multiples = np.r_[self.step, self.origin][:, None] * np.ravel(factor)
+        between = np.r_[multiples.ravel(), np.ravel(constant)]
         if mechanism.is_discrete and (abs(between - np.round(between)) > 1e-9).any():
             raise Declined(
                 f"what is summed of the records {records.name!r} is no whole number, and "
@@ -234,8 +234,8 @@ def _ends(law, parameters, name: str) -> list[tuple[float, float]]:
 
     match law:
         case MixtureLaw():
-            _, own = law.split(parameters)
-            each = zip(law.components, own, strict=True)
+            _, by_component = law.split(parameters)
+            each = zip(law.components, by_component, strict=True)
             return [ends for component, p in each for ends in _ends(component, p, name)]
         case TruncatedLaw():
             [(first, last)] = _ends(law.law, parameters, name)
@@ -308,13 +308,13 @@ def _common(a: float, b: float) -> float:
 def _at(summand: Summand, x: np.ndarray, name: str) -> np.ndarray:
     """Return what some values of records contribute."""
     try:
-        found = known_value(summand.at(pt.constant(x.astype("int64"))))
+        summed = known_value(summand.at(pt.constant(x.astype("int64"))))
     except IndexError:
         raise Declined(f"a table has no entry for a value of the records {name!r}") from None
-    if found is None or not np.isfinite(found).all():
-        why = "has to be known for each value" if found is None else "is not finite for some value"
+    if summed is None or not np.isfinite(summed).all():
+        why = "has to be known for each value" if summed is None else "is not finite for some value"
         raise Declined(f"what is summed of the records {name!r} {why}", near=1)
-    return np.asarray(found, dtype="float64")
+    return np.asarray(summed, dtype="float64")
 
 
 def _end(summand: Summand, first: float, name: str) -> float:

@@ -115,7 +115,7 @@ class Inverted(Integrated):
         name = "inverted group" if entries > 1 else "inverted sum"
         return {self.summand.priced_as or name: entries}
 
-    def given(self, parameters) -> tuple[list[TensorVariable], Summand]:
+    def split(self, parameters) -> tuple[list[TensorVariable], Summand]:
         """Return the parameters of the records' law, and the summand."""
         count = len(parameters) - len(self.public)
         public = dict(zip(self.public, parameters[count:], strict=True))
@@ -126,15 +126,17 @@ class Inverted(Integrated):
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
-        own, summand = self.given(parameters)
-        like = pt.broadcast_arrays(*own, pt.zeros(self.sizes.shape))[-1]
-        rng, sums = summand.draw(rng, self.law, own, pt.broadcast_to(self.sizes, like.shape))
+        record_parameters, summand = self.split(parameters)
+        like = pt.broadcast_arrays(*record_parameters, pt.zeros(self.sizes.shape))[-1]
+        rng, sums = summand.draw(
+            rng, self.law, record_parameters, pt.broadcast_to(self.sizes, like.shape)
+        )
         return rng, self.factor * sums + self.constant
 
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`: by quantiles of the records' law."""
-        own, summand = self.given(parameters)
-        mean, variance = summand.mean_variance(self.law, own)
+        record_parameters, summand = self.split(parameters)
+        mean, variance = summand.mean_variance(self.law, record_parameters)
         scale = self.sizes * self.factor
         return self.constant + scale * mean, scale * self.factor * variance
 
@@ -146,8 +148,8 @@ class Inverted(Integrated):
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
         shape, filled = self.sizes.shape, self.filled
-        sizes, noisy, given, summand = self.standardised(value, mechanism, parameters)
-        logp = log_densities(self.law, given, sizes, summand, *noisy)
+        sizes, noisy, record_parameters, summand = self.standardised(value, mechanism, parameters)
+        logp = log_densities(self.law, record_parameters, sizes, summand, *noisy)
         logp = logp - np.log(abs(self.factor.ravel()[filled]))
         logp = logp + pt.broadcast_to(excess(mechanism, value), shape).ravel()[filled]
         if filled.size == self.sizes.size:
@@ -161,32 +163,34 @@ class Inverted(Integrated):
 
         Sizes, the release and its noise, the parameters of a record; and the summand.
         """
-        own, summand = self.given(parameters)
+        record_parameters, summand = self.split(parameters)
         shape, filled = self.sizes.shape, self.filled
         sizes, factor, constant = (
             x.ravel()[filled].astype("float64") for x in (self.sizes, self.factor, self.constant)
         )
-        own_value, b, sd, *given = (
+        released, b, sd, *filled_parameters = (
             pt.broadcast_to(p.astype("float64"), shape).ravel()[filled]
-            for p in (value, *summand.noise_parts(mechanism), *own)
+            for p in (value, *summand.noise_parts(mechanism), *record_parameters)
         )
         scale = abs(factor)
-        noisy = (own_value - constant) / factor, b / scale, sd / scale
-        return sizes, noisy, given, summand
+        noisy = (released - constant) / factor, b / scale, sd / scale
+        return sizes, noisy, filled_parameters, summand
 
     def support_point(self, rv, *parameters):
         """See `Integrated.support_point`."""
-        own, summand = self.given(parameters)
-        record = summand.support_point(self.law, own)
+        record_parameters, summand = self.split(parameters)
+        record = summand.support_point(self.law, record_parameters)
         of_each = pt.broadcast_to(record, self.sizes.shape)
         return pt.broadcast_to(self.sizes * self.factor * of_each + self.constant, rv.shape)
 
     def recovered(self, rv, value, posterior, rng):
         """See `Integrated.recovered`."""
         mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-        sizes, noisy, given, summand = self.standardised(value, mechanism, parameters)
+        sizes, noisy, record_parameters, summand = self.standardised(value, mechanism, parameters)
         n = np.broadcast_to(sizes, (posterior.sizes["chain"] * posterior.sizes["draw"], sizes.size))
-        sums = draw_sums(self.names[0], rng, posterior, self.law, given, summand, n, noisy)
+        sums = draw_sums(
+            self.names[0], rng, posterior, self.law, record_parameters, summand, n, noisy
+        )
         drawn = np.broadcast_to(self.constant.ravel(), (len(n), self.constant.size)).copy()
         drawn[:, self.filled] += self.factor.ravel()[self.filled] * sums
         _, times, added = self.shown
@@ -211,7 +215,7 @@ def sum_given(name: str, rng, summand: Summand, law, n, *noisy) -> float:
     return drawn
 
 
-def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, given=None):
+def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, fixed=None):
     """Draw sums over records given their releases, as `sum_given`: zero of no records.
 
     `n` has a row for each draw of the posterior and a column for each group, as what is returned.
@@ -219,9 +223,9 @@ def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, giv
     """
     size = pt.vector(dtype="float64", shape=n.shape[1:])
     laws = of_each(summand.nodes, law, parameters, size, *noisy)
-    found, given = np.zeros(n.shape), {size: np.maximum(n, 1.0), **(given or {})}
-    for i, of_all in enumerate(each_draw(posterior, [*laws, *noisy], given)):
+    sums, fixed = np.zeros(n.shape), {size: np.maximum(n, 1.0), **(fixed or {})}
+    for i, of_all in enumerate(each_draw(posterior, [*laws, *noisy], fixed)):
         for j, (*of_one, z, b, sd) in enumerate(zip(*of_all, strict=True)):
             if n[i, j]:
-                found[i, j] = sum_given(name, rng, summand, of_one, n[i, j], z, b, sd)
-    return found
+                sums[i, j] = sum_given(name, rng, summand, of_one, n[i, j], z, b, sd)
+    return sums

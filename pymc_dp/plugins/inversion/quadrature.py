@@ -134,25 +134,29 @@ def law_of_sum(parts, n, counts, summand, z, laplace, gaussian) -> list[tuple]:
 
     For each number of panels, the nodes of all parts of the records' law.
     """
-    found = []
+    sets_of_parts = []
     for part in parts:
         share = 0.0 if part.share is None else pt.log(part.share.astype("float64"))
         if part.is_atom:
             mass = np.log(0.5 * WEIGHTS) + share
             h = summand.at(part.clipped(part.law * np.ones(RULE)))
-            found.append([(mass, h, pt.zeros(WEIGHTS.size)) for _ in counts])
+            sets_of_parts.append([(mass, h, pt.zeros(WEIGHTS.size)) for _ in counts])
             continue
-        law, own = part.law, _of_part(part, summand)
-        sets = quadrature(law, n, counts, own, z, laplace, gaussian)
-        found.append(
+        law, part_summand = part.law, _of_part(part, summand)
+        sets = quadrature(law, n, counts, part_summand, z, laplace, gaussian)
+        sets_of_parts.append(
             [
-                (share + log_weight + log_density(law, nodes), own.at(backward(law, nodes)), cut)
+                (
+                    share + log_weight + log_density(law, nodes),
+                    part_summand.at(backward(law, nodes)),
+                    cut,
+                )
                 for log_weight, nodes, cut in sets
             ]
         )
     return [
-        tuple(pt.concatenate(own) for own in zip(*of_all, strict=True))
-        for of_all in zip(*found, strict=True)
+        tuple(pt.concatenate(arrays) for arrays in zip(*of_parts, strict=True))
+        for of_parts in zip(*sets_of_parts, strict=True)
     ]
 
 
@@ -161,8 +165,8 @@ def _of_part(part: Part, summand: Summand) -> Summand:
     if not part.ends:
         return summand
     ends = (end.astype("float64") for pair in part.ends for end in pair)
-    given = {summand.record: part.clipped(summand.record)}
-    [h] = graph_replace([summand.h], given, strict=False)
+    replacements = {summand.record: part.clipped(summand.record)}
+    [h] = graph_replace([summand.h], replacements, strict=False)
     return replace(summand, h=h, breakpoints=(*summand.breakpoints, *ends))
 
 
@@ -230,12 +234,12 @@ def quadrature(law, n, counts, summand, z, laplace, gaussian):
     sign = np.array([-1.0, 1.0])[:, None]
     sampled = center[:, None, None] + sign * reach[:, :, None] * SAMPLES
     looked = look(sampled)
-    found = []
+    sets = []
     for count in counts:
         panels = Panels(_panels(Part(law), count, summand))
         nodes, log_weight, cut = panels(center, limit, reach, *looked, origin)
-        found.append((log_weight, nodes, cut))
-    return found
+        sets.append((log_weight, nodes, cut))
+    return sets
 
 
 def forward(law, x):

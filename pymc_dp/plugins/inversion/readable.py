@@ -89,18 +89,18 @@ def _look(law: TensorVariable, follow: str, name: str) -> None:
 def _mass(law: TensorVariable, name: str) -> tuple[float, list[np.ndarray]]:
     """Return the mass that quadrature finds of a density, and its derivatives."""
     numbers = [v for v in law.owner.inputs if isinstance(v, pt.TensorConstant) and not v.type.ndim]
-    own = [v.type() for v in numbers]
-    [one] = graph_replace([law], dict(zip(numbers, own, strict=True)), strict=False)
+    variables = [v.type() for v in numbers]
+    [one] = graph_replace([law], dict(zip(numbers, variables, strict=True)), strict=False)
     record, zero = pt.vector("record", dtype="float64"), pt.zeros(())
     itself = Summand(record, record)
     try:
         [(log_weight, *_)] = law_of_sum([Part(one)], 1.0, (_PANELS,), itself, zero, zero, zero + 1)
         mass = pt.exp(pt.logsumexp(log_weight))
-        slopes = pt.grad(mass, own, disconnected_inputs="ignore")
+        slopes = pt.grad(mass, variables, disconnected_inputs="ignore")
         inputs = {"mode": PLAIN_MODE, "on_unused_input": "ignore"}
         with np.errstate(all="ignore"):
             values = [v.data for v in numbers]
-            found, *of_parameters = pytensor.function(own, [mass, *slopes], **inputs)(*values)
-            return float(found), of_parameters
+            total, *of_parameters = pytensor.function(variables, [mass, *slopes], **inputs)(*values)
+            return float(total), of_parameters
     except NotImplementedError:
         raise Declined(f"the law of the records {name!r} has no density in PyMC") from None

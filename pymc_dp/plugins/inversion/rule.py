@@ -43,14 +43,14 @@ from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic
 
 def _read(reading: Reading, group: Block) -> tuple[TensorVariable, list[TensorVariable]]:
     """Return records of one variable, and their releases; decline others."""
-    [records, *others] = group.records
-    if others:
+    [records, *more_records] = group.records
+    if more_records:
         raise Declined
     check_transform(reading.model, records)
-    mine = releases_of(reading.model, [records])
-    if any(r.owner.op.bounds is not None for r in mine):
+    releases = releases_of(reading.model, [records])
+    if any(r.owner.op.bounds is not None for r in releases):
         raise Declined
-    return records, list(mine)
+    return records, list(releases)
 
 
 @contextmanager
@@ -68,19 +68,19 @@ def _by_inversion(records: TensorVariable) -> Iterator[None]:
 @LAST_RESORTS.register("all records", order=1)
 def of_all_records(reading: Reading, group: Block) -> Change:
     """Integrate records of one law out of the release of a sum over all of them."""
-    records, mine = _read(reading, group)
-    column, name = only_column(records, mine)
+    records, releases = _read(reading, group)
+    column, name = only_column(records, releases)
     with _by_inversion(records):
-        found = sum_of_all(records, column, name, mine)
-        trials = [_by_inversion(records)(trial) for trial in bulk_trials(found, name)]
-    return Change(replaced={mine[0]: found}, trials=trials)
+        new_release = sum_of_all(records, column, name, releases)
+        trials = [_by_inversion(records)(trial) for trial in bulk_trials(new_release, name)]
+    return Change(replaced={releases[0]: new_release}, trials=trials)
 
 
 @LAST_RESORTS.register("groups", order=2)
 def of_groups(reading: Reading, group: Block) -> Change:
     """Integrate records out of sums over groups, of one function of a record."""
-    records, mine = _read(reading, group)
-    part, sums = part_of(reading, mine, records)
+    records, releases = _read(reading, group)
+    part, sums = part_of(reading, releases, records)
     if is_shared(*sums):
         raise Declined(
             f"by inversion by group: records of {records.name!r} are used more than once, and "
@@ -113,9 +113,9 @@ def sum_of_all(
         Where this does not apply; the message names the variable and says why.
     """
     n = record_length(records)
-    law, given = readable_law(records)
+    law, law_parameters = readable_law(records)
     # Small integers and floats in the graph would be computed with in single precision.
-    parameters = [p.astype("float64") for p in column_parameters(records, column, given)]
+    parameters = [p.astype("float64") for p in column_parameters(records, column, law_parameters)]
     positive = starts_at_zero(law, parameters, str(records.name))
     if len(releases) != 1:
         names = ", ".join(repr(r.name) for r in releases)
@@ -127,11 +127,11 @@ def sum_of_all(
     name, statistic = release.name, release_statistic(release)
     with about(f"the release {name!r}"):
         noise_parts(release_mechanism(release), whole=not records.dtype.startswith("float"))
-    others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
-    if others:
+    foreign = [rv for rv in nearest_rvs([statistic]) if rv is not records]
+    if foreign:
         raise Declined(
             f"the release {name!r} mixes the records {records.name!r} with "
-            f"{', '.join(repr(o.name) for o in others)}: write what does not depend on "
+            f"{', '.join(repr(o.name) for o in foreign)}: write what does not depend on "
             f"{records.name!r} behind the release"
         )
     shape = statistic.type.shape
@@ -162,11 +162,11 @@ def sums_by_group(
 
     What is shown of the sums in results has a name that begins with `of`.
     """
-    law, given = readable_law(rv)
+    law, law_parameters = readable_law(rv)
     with about(f"the release {release.rv.name!r}"):
         noise_parts(release_mechanism(release.rv), whole=not rv.dtype.startswith("float"))
     groups = release.sizes, release.factors(rv), release.offset
-    parameters = [p.astype("float64") for p in release.parameters(rv, given)]
+    parameters = [p.astype("float64") for p in release.parameters(rv, law_parameters)]
     scalars = [p[0] if p.type.ndim else p for p in parameters]
     positive = starts_at_zero(law, scalars, str(rv.name))
     with about(f"the release {release.rv.name!r}"):
@@ -195,8 +195,8 @@ def without_records(
         summand = on_lattice(summand, law, parameters, str(records.name))
         summand.require(records, mechanism, factor, added)
     shown = as_released(release, sizes.size)
-    if found := summand.multiple:
-        times, of_each = found
+    if multiple := summand.multiple:
+        times, of_each = multiple
         sums = groups[0], times * groups[1], of_each * groups[0] * groups[1] + groups[2]
         shown = of_multiples(of, records.owner.op, *sums)
     graphs = [summand.h, *summand.breakpoints]
@@ -204,9 +204,9 @@ def without_records(
         v for v in graph_inputs(graphs) if v is not summand.record and not isinstance(v, Constant)
     ]
     # What the law keeps is no part of the model.
-    own = {v: v.type() for v in public}
-    summand = summand.rewritten(lambda g: clone_replace(g, own, rebuild_strict=False))
-    inverted = Inverted(law, sizes, factor, added, summand, tuple(own.values()), shown)
+    stand_ins = {v: v.type() for v in public}
+    summand = summand.rewritten(lambda g: clone_replace(g, stand_ins, rebuild_strict=False))
+    inverted = Inverted(law, sizes, factor, added, summand, tuple(stand_ins.values()), shown)
     return integrated_release(inverted, mechanism, *parameters, *public)
 
 
@@ -219,35 +219,42 @@ def bulk_trials(release: TensorVariable, name: str) -> list[Callable[[], None]]:
     law = release.owner.op.law
     if not law.summand.inverted:
         return []
-    sizes, (_, *noise), given, summand = law.standardised(release, mechanism, parameters)
+    sizes, (_, *noise), by_group, summand = law.standardised(release, mechanism, parameters)
     if not sizes.size:
         return []
     j = int(np.argmin(sizes))
     narrowest = [part.min() for part in noise]
 
     def found_at(times, **how):
-        own = at_start([p[j] for p in given], times)
+        smallest = at_start([p[j] for p in by_group], times)
         at = summand.rewritten(lambda graphs: at_start(graphs, times))
-        require_found(name, parts_of(law.law, own), int(sizes[j]), at, *at_start(narrowest), **how)
+        require_found(
+            name,
+            parts_of(law.law, smallest),
+            int(sizes[j]),
+            at,
+            *at_start(narrowest),
+            **how,
+        )
 
     return [trial_of(found_at)]
 
 
 def part_of(
-    reading: Reading, mine: list[TensorVariable], rv: TensorVariable
+    reading: Reading, releases: list[TensorVariable], rv: TensorVariable
 ) -> tuple[TensorVariable, list[Statistic]]:
     """Return the function of each record that all releases are linear in, and their weights."""
-    above = ancestors([release_statistic(r) for r in mine], blockers=[rv])
-    for found in (rv, *above):  # sums of the records themselves first
-        elementwise = found.owner is not None and isinstance(found.owner.op, Elemwise)
-        if not (found is rv or elementwise):
+    above = ancestors([release_statistic(r) for r in releases], blockers=[rv])
+    for candidate in (rv, *above):  # sums of the records themselves first
+        elementwise = candidate.owner is not None and isinstance(candidate.owner.op, Elemwise)
+        if not (candidate is rv or elementwise):
             continue
-        if found.type.ndim != rv.type.ndim or known_shape(found) != known_shape(rv):
+        if candidate.type.ndim != rv.type.ndim or known_shape(candidate) != known_shape(rv):
             continue
-        if not _of_one_record(found, rv):
+        if not _of_one_record(candidate, rv):
             continue
         with suppress(Declined):
-            return found, [read_statistic(reading, r, rv, (), found) for r in mine]
+            return candidate, [read_statistic(reading, r, rv, (), candidate) for r in releases]
     raise Declined(
         f"by inversion by group: the releases of {rv.name!r} are no sums of one function of a "
         f"single record: write it once for all records, c = pt.clip(x, a, b), and release sums of c"

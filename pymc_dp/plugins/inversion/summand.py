@@ -66,8 +66,8 @@ class Summand:
 
     def at(self, x: TensorVariable) -> TensorVariable:
         """Return what records contribute, of any shape."""
-        given = {self.record: x.ravel().astype(self.record.dtype)}
-        [h] = graph_replace([self.h], given, strict=False)
+        replacements = {self.record: x.ravel().astype(self.record.dtype)}
+        [h] = graph_replace([self.h], replacements, strict=False)
         return pt.broadcast_to(h, (x.size,)).reshape(x.shape)
 
     @property
@@ -119,8 +119,8 @@ class Summand:
 
     def nodes(self, parts, n, *noisy):
         """Return what `draw_given` needs of the records' law."""
-        [found] = law_of_sum(parts, n, panel_counts(1)[-1:], self, *noisy)
-        return list(found)
+        [node_set] = law_of_sum(parts, n, panel_counts(1)[-1:], self, *noisy)
+        return list(node_set)
 
     def draw_given(self, rng, law, n: float, *noisy: float) -> float:
         """Draw the sum of n records given its release, by the `nodes` of their law."""
@@ -203,13 +203,13 @@ def read_summand(
         raise Declined("it does not depend on the records")
     h, offset = (pt.as_tensor(graph).astype("float64") for graph in (h, offset))
     centers = pt.zeros(len(form.columns), dtype="float64")
-    given = {
+    replacements = {
         v: record.astype(v.dtype) if whole else record
         for v, j in column_vectors([h], records).items()
         if j == column
     }
-    given[form.centers] = centers
-    h, offset = clone_replace([h, offset], given, rebuild_strict=False)
+    replacements[form.centers] = centers
+    h, offset = clone_replace([h, offset], replacements, rebuild_strict=False)
     added = known_value(offset, fixed=True)
     h = h + offset / n if added is None else h
     h = rewrite_graph(_of_any_length(h), include=("canonicalize",))
@@ -224,7 +224,7 @@ def breakpoints_of(h, record: TensorVariable, positive: bool | None) -> tuple:
     """
     reader = _Breakpoints(record, positive)
     reader.visit(h)
-    return tuple(reader.found)
+    return tuple(reader.points)
 
 
 def summand_of(part, rv: TensorVariable, n: int, positive: bool) -> Summand:
@@ -235,8 +235,8 @@ def summand_of(part, rv: TensorVariable, n: int, positive: bool) -> Summand:
     [of_column] = clone_replace([part], {rv: column}, rebuild_strict=False)
     vector = of_column.dimshuffle(0) if rv.type.ndim > 1 else of_column
     [entry] = graph_replace([vector.sum()], {stand_in: alike}, strict=False)
-    found, added = read_summand(entry, alike, n, column=0, positive=positive)
-    return replace(found, h=found.h + added / n) if added else found
+    summand, added = read_summand(entry, alike, n, column=0, positive=positive)
+    return replace(summand, h=summand.h + added / n) if added else summand
 
 
 def _of_any_length(h: TensorVariable) -> TensorVariable:
@@ -251,7 +251,7 @@ class _Breakpoints:
 
     def __init__(self, record: TensorVariable, positive: bool | None):
         self.record, self.positive = record, positive
-        self.found: list[TensorVariable] = []
+        self.points: list[TensorVariable] = []
         self._seen: set[Variable] = set()
 
     def touches(self, variable: Variable) -> bool:
@@ -292,9 +292,9 @@ class _Breakpoints:
             case ps.Clip():
                 if touched != [inputs[0]]:
                     self.fail(op, "has bounds that depend on the record")
-                self.found += self.roots(inputs[0], inputs[1]) + self.roots(inputs[0], inputs[2])
+                self.points += self.roots(inputs[0], inputs[1]) + self.roots(inputs[0], inputs[2])
             case ps.Abs() | ps.Sign():
-                self.found += self.roots(inputs[0], pt.zeros(()))
+                self.points += self.roots(inputs[0], pt.zeros(()))
             case ps.Switch():
                 if inputs[0].type.dtype != "bool":
                     self.fail(op, "chooses by a number: write a comparison as its condition")
@@ -314,7 +314,7 @@ class _Breakpoints:
                 if len(inputs) != 2 or len(touched) != 1:
                     self.fail(op, "compares more than the record with one number")
                 [level] = [i for i in inputs if i not in touched]
-                self.found += self.roots(touched[0], level)
+                self.points += self.roots(touched[0], level)
             case _ if not isinstance(op, (*SMOOTH_FUNCTIONS, *_LOGICAL)):
                 self.fail(op, "has no registered smooth pieces")
 
@@ -359,8 +359,8 @@ class _Breakpoints:
         if len(touched) == 1:
             [k] = touched
             inner = node.inputs[k]
-            others = [i for j, i in enumerate(node.inputs) if j != k]
-            inverse = self._inverse(op, k, others)
+            operands = [i for j, i in enumerate(node.inputs) if j != k]
+            inverse = self._inverse(op, k, operands)
             if inverse is not None:
                 return [x for value in inverse(level) for x in self.roots(inner, value)]
         self.fail(op, "cannot be solved for the point where it crosses a bound: clip or compare "
@@ -368,18 +368,18 @@ class _Breakpoints:
         return []
 
     @staticmethod
-    def _inverse(op, k: int, others: Sequence[Variable]) -> Callable | None:
+    def _inverse(op, k: int, operands: Sequence[Variable]) -> Callable | None:
         match op:
             case ps.Add():
-                return lambda c: [c - sum(others)]
+                return lambda c: [c - sum(operands)]
             case ps.Sub():
-                return (lambda c: [c + others[0]]) if k == 0 else lambda c: [others[0] - c]
+                return (lambda c: [c + operands[0]]) if k == 0 else lambda c: [operands[0] - c]
             case ps.Neg():
                 return lambda c: [-c]
             case ps.Mul():
-                return lambda c: [c / pt.prod(pt.stack([o.squeeze() for o in others]))]
+                return lambda c: [c / pt.prod(pt.stack([o.squeeze() for o in operands]))]
             case ps.TrueDiv() if k == 0:
-                return lambda c: [c * others[0]]
+                return lambda c: [c * operands[0]]
             case ps.Exp():
                 return lambda c: [pt.log(c)]
             case ps.Log():
@@ -390,7 +390,7 @@ class _Breakpoints:
                 return lambda c: [pt.sqrt(c), -pt.sqrt(c)]
             case ps.Pow() if k == 0:
                 # The root of the wrong parity is a point too many, which does no harm.
-                return lambda c: [s * pt.abs(c) ** (1.0 / others[0].squeeze()) for s in (1, -1)]
+                return lambda c: [s * pt.abs(c) ** (1.0 / operands[0].squeeze()) for s in (1, -1)]
             case ps.Abs():
                 return lambda c: [c, -c]
             case ps.Cast() | ps.Identity() | ps.Clip() | ps.Maximum() | ps.Minimum():
@@ -421,8 +421,8 @@ def _steps(summand: Summand) -> int:
         return 0
     edges = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
     inner = np.concatenate([edges[:-1] + s * np.diff(edges) for s in (0.3, 0.6)])
-    given = {summand.record: pt.as_tensor(inner)}
-    value = known_value(clone_replace(summand.h, given, rebuild_strict=False))
+    replacements = {summand.record: pt.as_tensor(inner)}
+    value = known_value(clone_replace(summand.h, replacements, rebuild_strict=False))
     if value is None:
         return 0  # it depends on a parameter, or on data without a value
     first, second = np.split(np.broadcast_to(value, inner.shape), 2)

@@ -71,26 +71,26 @@ def require_found(
         under Laplace noise, are declined.
     """
     with np.errstate(all="ignore"):
-        own = [float(part) for part in noticed_function([], [laplace, gaussian])()]
-    takes_long = bool(own[0]) and n < fewest
+        noise_scales = [float(part) for part in noticed_function([], [laplace, gaussian])()]
+    takes_long = bool(noise_scales[0]) and n < fewest
     if not (compiled or takes_long):
         return
     noisy = [pt.dscalar() for _ in range(3)]
     counts = panel_counts(n)
     sets = law_of_sum(parts, float(n), counts, summand, *noisy)
-    nodes = [pt.concatenate(found) for found in zip(*sets, strict=True)]
+    nodes = [pt.concatenate(node_arrays) for node_arrays in zip(*sets, strict=True)]
     few = node_count(parts, counts[0], summand)
     far = [p.clipped(backward(p.law, pt.constant(_FAR))) for p in parts if not p.is_atom]
     ends = summand.at(pt.concatenate(far))
     with np.errstate(all="ignore"):
         find = noticed_function(noisy, [*nodes, ends])
-        line = sparing_line if own[0] and n < FEW else tiers  # compiles sooner
+        line = sparing_line if noise_scales[0] and n < FEW else tiers  # compiles sooner
 
         def density(z) -> float:
-            *found, _ = find(z, *own)
-            return line(*found, few, float(n), np.zeros(1), z, *own)[0]
+            *node_arrays, _ = find(z, *noise_scales)
+            return line(*node_arrays, few, float(n), np.zeros(1), z, *noise_scales)[0]
 
-        log_mass, values, _, far = find(0.0, *own)
+        log_mass, values, _, far = find(0.0, *noise_scales)
         log_mass, values = log_mass[few:], values[few:]
         mass = np.exp(log_mass - log_mass.max())
         mass, values = mass[mass > 0] / mass.sum(), values[mass > 0]
@@ -101,7 +101,7 @@ def require_found(
         def declined() -> Declined:
             return Declined(
                 f"the sum over a group of {n} records {name!r} under noise of scale "
-                f"{max(own):.3g}: quadrature does not find the density of "
+                f"{max(noise_scales):.3g}: quadrature does not find the density of "
                 f"{_why(n, unbounded)}",
                 instead="Sample with rung='records'",
                 near=1,
@@ -117,7 +117,7 @@ def require_found(
         sums = n * mean + scipy.stats.norm.ppf(level[:, 0]) * spread
         sums = np.clip(sums, n * values.min(), n * values.max())
         noise = [kind.ppf(level[:, 1]) for kind in (scipy.stats.laplace, scipy.stats.norm)]
-        for z in sums + own[0] * noise[0] + own[1] * noise[1]:
+        for z in sums + noise_scales[0] * noise[0] + noise_scales[1] * noise[1]:
             if not np.isfinite(density(z)):
                 raise declined()
 

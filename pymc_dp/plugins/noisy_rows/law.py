@@ -73,17 +73,19 @@ class Columns:
         ]
         return mean, with_each
 
-    def and_one(self, intercept: Entry, slopes: Sequence[Entry], errors: Sequence[Entry]) -> None:
+    def add_column(
+        self, intercept: Entry, slopes: Sequence[Entry], errors: Sequence[Entry]
+    ) -> None:
         """Add a column, whose error has these covariances with those of the last ones, and its own.
 
         Slopes are of the columns before these.
         """
         k = len(self.mean)
         mean, with_each = self.of_sum(slopes)
-        own = sum((b * c for b, c in zip(slopes, with_each, strict=False)), 0.0)
+        explained = sum((b * c for b, c in zip(slopes, with_each, strict=False)), 0.0)
         for i, c in enumerate(with_each):
             self.cov[i, k] = c + errors[i - k - 1] if i > k - len(errors) else c
-        self.cov[k, k] = own + errors[-1]
+        self.cov[k, k] = explained + errors[-1]
         self.mean.append(intercept + mean)
 
     def value(self, row: Sequence[Entry]) -> tuple[Entry, Entry, list[Entry]]:
@@ -91,7 +93,7 @@ class Columns:
         mean, with_each = self.of_sum(row[1:])
         return row[0] + mean, sum(h * c for h, c in zip(row[1:], with_each, strict=True)), with_each
 
-    def given(self, gain: Entry, residual: Entry, with_each: list[Entry]) -> Columns:
+    def conditioned(self, gain: Entry, residual: Entry, with_each: list[Entry]) -> Columns:
         """Return the columns given a noisy value; `gain` is 1 / its variance."""
         mean = [m + c * gain * residual for m, c in zip(self.mean, with_each, strict=True)]
         cov = {(i, j): c - with_each[i] * gain * with_each[j] for (i, j), c in self.cov.items()}
@@ -133,7 +135,7 @@ class NoisyRows(Integrated):
             at = (slice(None), k)[: value.type.ndim]
             mean, variance, with_each = columns.value(row)
             residual, variance = as_float(value[at]) - mean, variance + noise[at]
-            columns = columns.given(1.0 / variance, residual, with_each)
+            columns = columns.conditioned(1.0 / variance, residual, with_each)
             yield residual, variance, columns
 
     def logp(self, value, mechanism, *parameters):
@@ -154,7 +156,7 @@ class NoisyRows(Integrated):
             known = variance <= 0  # by what is drawn already
             gain = pt.switch(known, 0.0, 1.0 / pt.switch(known, 1.0, variance))
             residual = pt.sqrt(pt.maximum(variance, 0.0)) * normal[k]
-            columns = columns.given(gain, residual, with_each)
+            columns = columns.conditioned(gain, residual, with_each)
             drawn.append(mean + residual)
         return rng, pt.stack(drawn, axis=1).reshape(self.shape)
 
@@ -195,12 +197,12 @@ class NoisyRows(Integrated):
                 gain = np.divide(
                     1.0, variance, out=np.zeros(np.shape(variance)), where=variance > 0
                 )
-                columns = columns.given(gain, residual, with_each)
+                columns = columns.conditioned(gain, residual, with_each)
         ends = np.cumsum([np.prod(shape[1:], dtype=int) for _, shape in self.records])[:-1]
-        found: dict[str, Any] = {}
-        for (name, shape), own in zip(self.records, np.split(drawn, ends, axis=-1), strict=True):
-            found |= in_results(posterior, name, own.reshape(-1, *shape))
-        return found
+        results: dict[str, Any] = {}
+        for (name, shape), draws in zip(self.records, np.split(drawn, ends, axis=-1), strict=True):
+            results |= in_results(posterior, name, draws.reshape(-1, *shape))
+        return results
 
 
 @SUM_LAWS.register(order=48)
@@ -222,9 +224,9 @@ class RowsOneByOne(SumLaw):
         if len(normal) < len(records) or len(of) != 1 or (None,) in of:
             raise Declined
         [(n,)] = of
-        found = releases_of(model, records)
-        read = {release: _vectors(release, records, n) for release in found}
-        require_possible(found)
+        released = releases_of(model, records)
+        read = {release: _vectors(release, records, n) for release in released}
+        require_possible(released)
         for rv in records:
             check_transform(model, rv)
         leaves, rows = Rowwise(columns_of(records), None), {}
@@ -266,7 +268,7 @@ class RowsOneByOne(SumLaw):
                 zip(chain.means, chain.spread, strict=True)
             ):
                 errors = [spread[0] ** 2] if single else spread[: j + 1]
-                columns.and_one(intercept, slopes, errors)
+                columns.add_column(intercept, slopes, errors)
         shown = tuple((rv.name, lengths(rv)) for rv in records)
         published = tuple((r.name, model.rvs_to_values[r]) for r in self.rows)
         for release, rows in self.rows.items():

@@ -103,8 +103,8 @@ class ReportedRecords(Integrated):
         ]
         at[1], at[3] = np.zeros((1, 1), dtype=int), np.arange(release.columns.size)[None]
         if values is not None:
-            own = values[self.of, 0 if values.type.shape[1] == 1 else state]
-            rng, drawn = pt.random.categorical(own, rng=rng, return_next_rng=True)
+            chances = values[self.of, 0 if values.type.shape[1] == 1 else state]
+            rng, drawn = pt.random.categorical(chances, rng=rng, return_next_rng=True)
             if release.values.shape[1] > 1:
                 at[1] = drawn[:, np.maximum(release.columns, 0)]
         table = pt.constant(release.values)[tuple(at)]
@@ -121,13 +121,13 @@ class ReportedRecords(Integrated):
         rest = [value, *mechanism.parameters, *rest]
         reports, noise = [], []
         for release in self.releases:
-            published, *own = [rest.pop(0) for _ in range(1 + len(release.mechanism.parameters))]
+            published, *scales = [rest.pop(0) for _ in range(1 + len(release.mechanism.parameters))]
             reports.append(release.by_row(published))
-            noise.append([release.by_row(p) if p.type.ndim else p for p in own])
-        found = [known_value(own, fixed=True) for own in reports]
-        known = [own for own in found if own is not None]
-        shared = not any(p.type.ndim for own in noise for p in own) and all(
-            own.values.shape[2] == len(own.there) == 1 for own in self.releases
+            noise.append([release.by_row(p) if p.type.ndim else p for p in scales])
+        values = [known_value(table, fixed=True) for table in reports]
+        known = [value for value in values if value is not None]
+        shared = not any(p.type.ndim for scales in noise for p in scales) and all(
+            release.values.shape[2] == len(release.there) == 1 for release in self.releases
         )
         if self.cells < self.of.size and len(known) == len(reports):
             table = np.column_stack(known)
@@ -137,9 +137,9 @@ class ReportedRecords(Integrated):
             if shared and self.cells * one.size <= 2 * rows.size:
                 rows, times = one, np.bincount(pairs, minlength=self.cells * one.size)
                 times = times.reshape((self.cells, -1))
-            noise = [[p[rows] if p.type.ndim else p for p in own] for own in noise]
+            noise = [[p[rows] if p.type.ndim else p for p in scales] for scales in noise]
             cells = self.of[rows] if times.ndim == 1 else None
-            return Patterns(cells, times, [own[rows] for own in known], noise)
+            return Patterns(cells, times, [value[rows] for value in known], noise)
         listed = self._listed(reports, noise) if shared else None
         return listed or Patterns(self.of, np.ones(self.of.size), reports, noise)
 
@@ -147,17 +147,17 @@ class ReportedRecords(Integrated):
         """Count reports that can change (pm.Data) among all that there can be, if these are few."""
         widths = [release.columns.size for release in self.releases]
         outcomes = [release.mechanism.outcomes for release in self.releases]
-        many = np.repeat([0 if own is None else len(own) for own in outcomes], widths)
+        many = np.repeat([0 if codes is None else len(codes) for codes in outcomes], widths)
         count = math.prod(many.tolist())
         if not 0 < self.cells * count <= min(self.of.size, 10_000):
             return None
         table = np.indices(tuple(many)).reshape(many.size, -1).T
-        given = pt.concatenate(reports, axis=1)
-        code = pt.clip(pt.floor(given), 0, many - 1).astype("int64")
+        reported = pt.concatenate(reports, axis=1)
+        code = pt.clip(pt.floor(reported), 0, many - 1).astype("int64")
         number = pt.dot(code, np.cumprod([1, *many[:0:-1]])[::-1]) + self.of * count
         times = pt.zeros(self.cells * count)[number].inc(1.0).reshape((self.cells, count))
         split = np.split(table, np.cumsum(widths)[:-1], axis=1)
-        return Patterns(None, times, split, noise, pt.all(pt.eq(code, given)))
+        return Patterns(None, times, split, noise, pt.all(pt.eq(code, reported)))
 
     def log_reports(self, patterns: Patterns) -> tuple[Any, Any]:
         """Log probability of reports given states, and of each column's given state and value.
@@ -253,8 +253,8 @@ class ReportedRecords(Integrated):
 
 def _folded(graph: TensorVariable) -> TensorVariable:
     """Return a graph as a number where it is known."""
-    found = known_value(graph, fixed=True)
-    return graph if found is None else pt.constant(found)
+    number = known_value(graph, fixed=True)
+    return graph if number is None else pt.constant(number)
 
 
 def _scaled(logs: TensorVariable, axis: int) -> tuple[TensorVariable, TensorVariable]:

@@ -44,25 +44,25 @@ class Reported(SumLaw):
     @classmethod
     def read(cls, reading, group):
         """See `SumLaw.read`."""
-        mine = releases_of(reading.model, group.records)
-        channel = all(is_channel(release) for release in mine)
-        if not channel and any(map(is_channel, mine)):
+        releases = releases_of(reading.model, group.records)
+        channel = all(is_channel(release) for release in releases)
+        if not channel and any(map(is_channel, releases)):
             raise Declined(
                 f"the records {group.name!r} are released more than once (in "
-                f"{', '.join(repr(r.name) for r in mine)}), by randomized response and by other "
-                f"noise, which have no joint law: sample on the records",
+                f"{', '.join(repr(r.name) for r in releases)}), by randomized response and by "
+                f"other noise, which have no joint law: sample on the records",
                 near=1,
             )
         # A parameter of each row stays one.
         counted = [rv for rv in group.records if not rv.dtype.startswith("float")]
         records = counted or group.records
-        if not channel and not _is_each(records, mine):
+        if not channel and not _is_each(records, releases):
             raise Declined
         rows = Rows.of(records)
-        arranged = [rows.arranged(release) for release in mine]
+        arranged = [rows.arranged(release) for release in releases]
         keys = rows.keys()
-        for release, own in zip(mine, arranged, strict=True):
-            keys += _differing(release, *own)
+        for release, layout in zip(releases, arranged, strict=True):
+            keys += _differing(release, *layout)
         cells = partition(keys, rows.n)
         if not channel and cells.sizes.size > 1:
             raise Declined
@@ -71,21 +71,21 @@ class Reported(SumLaw):
         states, values = rows.chances(cells)
         columns = sum(rows.width(rv) for rv in rows.matrices)
         reports = []
-        for release, (places, there, table, column) in zip(mine, arranged, strict=True):
+        for release, (places, there, table, column) in zip(releases, arranged, strict=True):
             at = [
-                own if own.shape[axis] == 1 else own.take(cells.first, axis)
-                for own, axis in ((there, 0), (table, 2))
+                array if array.shape[axis] == 1 else array.take(cells.first, axis)
+                for array, axis in ((there, 0), (table, 2))
             ]
             reports.append(
                 Reports(release_mechanism(release), lengths(release), places, *at, column)
             )
-        [first, *others] = records
-        alone = not others and not columns
+        [first, *more_records] = records
+        alone = not more_records and not columns
         suffix = "count" if isinstance(first.owner.op, BernoulliRV) else "counts"
         names = (f"{first.name}_{suffix}",) if alone and 2 * cells.sizes.size <= rows.n + 1 else ()
         law = ReportedRecords(names, cells.of, cells.sizes.size, columns, tuple(reports))
         further = []
-        for release in mine[1:]:
+        for release in releases[1:]:
             if release not in reading.model.observed_RVs:
                 raise Declined(
                     f"the release {release.name!r} of {group.name!r} is not observed, and there "
@@ -96,7 +96,7 @@ class Reported(SumLaw):
                 *release_mechanism(release).parameters,
             ]
         parameters = [states, *([] if values is None else [values]), *further]
-        return cls(", ".join(rv.name for rv in records), tuple(mine), law, parameters)
+        return cls(", ".join(rv.name for rv in records), tuple(releases), law, parameters)
 
     def describe(self, release):
         """See `SumLaw.describe`."""
@@ -111,17 +111,17 @@ class Reported(SumLaw):
 
     def integrated(self):
         """Sum the records out."""
-        [first, *others] = self.releases
+        [first, *later] = self.releases
         new = integrated_release(self.law, release_mechanism(first), *self.parameters)
-        return Change(replaced={first: new}, dropped={release.name for release in others})
+        return Change(replaced={first: new}, dropped={release.name for release in later})
 
 
-def _is_each(records, mine) -> bool:
+def _is_each(records, releases) -> bool:
     """Whether each of some records is released by itself, once, with other noise."""
-    [rv, *others] = records
+    [rv, *more_records] = records
     alike = isinstance(rv.owner.op, BernoulliRV | CategoricalRV) and rv.type.ndim == 1
-    [statistic, *more] = map(release_statistic, mine)
-    same = not others and not more and statistic.type.shape == rv.type.shape
+    [statistic, *more] = map(release_statistic, releases)
+    same = not more_records and not more and statistic.type.shape == rv.type.shape
     return alike and same and is_rowwise(statistic, rv, record_length(rv), 1)
 
 
@@ -130,5 +130,5 @@ def _differing(release, places, there, table, _) -> list[np.ndarray]:
     index = np.unravel_index(places.ravel(), lengths(release))
     keys = [key for p in release_mechanism(release).parameters for key in keys_at(p, index)]
     by_row = [*(key.reshape(places.shape) for key in keys), there, np.moveaxis(table, 2, 0)]
-    flat = [own.reshape(len(own), -1) for own in by_row if len(own) > 1]
-    return [column for own in flat for column in own.T if (column != column[0]).any()]
+    flat = [array.reshape(len(array), -1) for array in by_row if len(array) > 1]
+    return [column for array in flat for column in array.T if (column != column[0]).any()]

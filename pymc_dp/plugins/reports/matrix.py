@@ -30,27 +30,27 @@ class ReportMatrix(Mechanism):
 
     def __post_init__(self) -> None:
         """Validate the matrix and keep it."""
-        name, found = f"{NAME}: matrix", np.array(self.matrix, dtype="float64")
-        if found.ndim != 2 or min(found.shape) < 2:
+        name, matrix = f"{NAME}: matrix", np.array(self.matrix, dtype="float64")
+        if matrix.ndim != 2 or min(matrix.shape) < 2:
             raise ValueError(
-                f"{name} has the shape {found.shape}: write a row for each category, and a column "
+                f"{name} has the shape {matrix.shape}: write a row for each category, and a column "
                 f"for each report, two or more of both"
             )
-        found[(found < 0) & (found > -1e-12)] = 0.0  # as rounded
-        wrong = ~np.isfinite(found) | (found < 0)
+        matrix[(matrix < 0) & (matrix > -1e-12)] = 0.0  # as rounded
+        wrong = ~np.isfinite(matrix) | (matrix < 0)
         if wrong.any():
             k, z = np.argwhere(wrong)[0]
-            raise ValueError(f"{name}[{k}, {z}] is {found[k, z]}: write a probability")
-        [rows] = np.nonzero(np.abs(found.sum(axis=1) - 1.0) > 1e-8)
+            raise ValueError(f"{name}[{k}, {z}] is {matrix[k, z]}: write a probability")
+        [rows] = np.nonzero(np.abs(matrix.sum(axis=1) - 1.0) > 1e-8)
         if rows.size:
             raise ValueError(
-                f"{name}: row {rows[0]} adds up to {found[rows[0]].sum():.6g}, not to 1: a row has "
-                f"the probabilities of all reports where the truth is {rows[0]}"
+                f"{name}: row {rows[0]} adds up to {matrix[rows[0]].sum():.6g}, not to 1: a row "
+                f"has the probabilities of all reports where the truth is {rows[0]}"
             )
-        total = found.sum(axis=1, keepdims=True)
-        found /= np.where(np.abs(total - 1.0) < 1e-12, 1.0, total)  # the same when it is read back
-        found.flags.writeable = False
-        object.__setattr__(self, "matrix", found)
+        total = matrix.sum(axis=1, keepdims=True)
+        matrix /= np.where(np.abs(total - 1.0) < 1e-12, 1.0, total)  # the same when it is read back
+        matrix.flags.writeable = False
+        object.__setattr__(self, "matrix", matrix)
 
     @property
     def spacing(self) -> float:

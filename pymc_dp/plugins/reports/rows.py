@@ -52,8 +52,8 @@ class Rows:
                         f"{rv.name!r} depends on {above.name!r}, which has {above.type.ndim} axes: "
                         f"write the columns of {above.name!r} as variables of shape n"
                     )
-        found = cls(record_length(records[0]), supports, vectors, matrices)
-        if any(record_length(rv) != found.n for rv in records):
+        rows = cls(record_length(records[0]), supports, vectors, matrices)
+        if any(record_length(rv) != rows.n for rv in records):
             names = ", ".join(repr(rv.name) for rv in records)
             raise Declined(f"the records {names} are not of the same length")
         if math.prod(supports[rv].size for rv in vectors) > _MOST_STATES:
@@ -62,7 +62,7 @@ class Rows:
                 f"a row of {names} has more than {_MOST_STATES} possible values: they are gone "
                 f"through one by one"
             )
-        return found
+        return rows
 
     def width(self, rv) -> int:
         """Return how many entries of a variable a row has."""
@@ -70,9 +70,9 @@ class Rows:
 
     def states(self, variables=None) -> list[dict]:
         """Return all values of some vectors."""
-        own = self.vectors if variables is None else variables
-        values = itertools.product(*(self.supports[rv] for rv in own))
-        return [dict(zip(own, value, strict=True)) for value in values]
+        vectors = self.vectors if variables is None else variables
+        values = itertools.product(*(self.supports[rv] for rv in vectors))
+        return [dict(zip(vectors, value, strict=True)) for value in values]
 
     def above(self, rv) -> list[TensorVariable]:
         """Return the vectors that are parents of a variable."""
@@ -111,12 +111,12 @@ class Rows:
         there = np.zeros(where.shape, dtype=bool)
         where[row[order], within], there[row[order], within] = order, True
         columns = np.where(there, column[where], columns - 2)
-        own = columns.max(axis=0)
-        if ((columns != own) & there).any():
+        entry_columns = columns.max(axis=0)
+        if ((columns != entry_columns) & there).any():
             raise Declined(
                 f"the entries of the release {name!r} are not the same columns of each row"
             )
-        return where, _once(there, 0), self.table(release, where), own
+        return where, _once(there, 0), self.table(release, where), entry_columns
 
     def table(self, release, where) -> np.ndarray:
         """Return what is released (states, values, rows, entries), of length 1 where all agree."""
@@ -125,7 +125,7 @@ class Rows:
         matrices = [rv for rv in used if rv in self.matrices]
         supports = {tuple(self.supports[rv]) for rv in matrices} or {(0,)}
         values = max(supports, key=len)
-        if any(own != values[: len(own)] for own in supports):
+        if any(support != values[: len(support)] for support in supports):
             raise Declined(
                 f"the release {release.name!r} is of matrices whose values differ: release each by "
                 f"itself"
@@ -142,18 +142,18 @@ class Rows:
         states = self.states() if vectors else [{}]
         if len(states) * len(values) * where.size > _MOST_ENTRIES:
             raise Declined(f"the release {release.name!r} has too many values to go through")
-        found: dict = {}
+        entries_by_key: dict = {}
         for state in states:
             for value in values:
                 key = (*(state[rv] for rv in vectors), value)
-                if key not in found:
-                    given = [
+                if key not in entries_by_key:
+                    arguments = [
                         np.full(lengths(rv), state.get(rv, value), dtype=rv.dtype) for rv in used
                     ]
-                    own = np.asarray(function(*given), dtype="float64").ravel()[where]
-                    found[key] = own
+                    entries = np.asarray(function(*arguments), dtype="float64").ravel()[where]
+                    entries_by_key[key] = entries
         keys = [[(*(s[rv] for rv in vectors), v) for v in values] for s in states]
-        table = np.array([[found[key] for key in row] for row in keys])
+        table = np.array([[entries_by_key[key] for key in row] for row in keys])
         if not is_channel(release):
             return _once(table, 2)
         categories = release_mechanism(release).categories  # type: ignore[attr-defined]
@@ -175,38 +175,38 @@ class Rows:
 
     def parameters(self, rv, state):
         """Return the parameters of a variable at a state, with the number of their core axes."""
-        given = {v: pt.constant(np.full(self.n, k, dtype=v.dtype)) for v, k in state.items()}
+        constants = {v: pt.constant(np.full(self.n, k, dtype=v.dtype)) for v, k in state.items()}
         op = rv.owner.op
         return [
-            (substitute(p, {v: k for v, k in given.items() if v in nearest_rvs([p])}), core)
+            (substitute(p, {v: k for v, k in constants.items() if v in nearest_rvs([p])}), core)
             for p, core in zip(op.dist_params(rv.owner), op.ndims_params, strict=True)
         ]
 
     def keys(self) -> list[np.ndarray]:
         """Return columns that tell apart rows whose parameters may differ."""
-        found = []
+        columns = []
         for rv in self.supports:
             for state in self.states(self.above(rv)):
                 for parameter, core in self.parameters(rv, state):
                     for key in keys_at(parameter, self.index(rv, parameter, core, slice(None))):
                         table = np.broadcast_to(key, (self.n * (key.size // self.n or 1),))
-                        found += [c for c in table.reshape(self.n, -1).T if (c != c[0]).any()]
-        return found
+                        columns += [c for c in table.reshape(self.n, -1).T if (c != c[0]).any()]
+        return columns
 
     def masses(self, rv, state, cells: Cells) -> TensorVariable:
         """Return the probabilities of a variable's values at a state, (cells, columns, values)."""
-        own, count, width = [], cells.first.size, self.width(rv)
+        parameters, count, width = [], cells.first.size, self.width(rv)
         for parameter, core in self.parameters(rv, state):
             index = self.index(rv, parameter, core, cells.first)
-            found = at_places(parameter, aligned(parameter, index))
-            found = pt.broadcast_to(found.astype("float64"), index[0].shape)
-            own.append(found.reshape((count, width, -1)))
+            values = at_places(parameter, aligned(parameter, index))
+            values = pt.broadcast_to(values.astype("float64"), index[0].shape)
+            parameters.append(values.reshape((count, width, -1)))
         match rv.owner.op:
             case BernoulliRV():
-                return pt.concatenate([1.0 - own[0], own[0]], axis=-1)
+                return pt.concatenate([1.0 - parameters[0], parameters[0]], axis=-1)
             case CategoricalRV():
-                return own[0]
-        _, law = rv.owner.op(*own, rng=rv.owner.inputs[0], return_next_rng=True)
+                return parameters[0]
+        _, law = rv.owner.op(*parameters, rng=rv.owner.inputs[0], return_next_rng=True)
         return pt.exp(logp(law, self.supports[rv]))
 
     def chances(self, cells: Cells):
@@ -217,7 +217,7 @@ class Rows:
             for state in self.states(self.above(rv))
         }
 
-        def given(rv, state):
+        def mass_at(rv, state):
             return known[(rv, *(state[v] for v in self.above(rv)))]
 
         count = cells.first.size
@@ -232,7 +232,7 @@ class Rows:
             columns = []
             for state in self.states():
                 at = [np.flatnonzero(self.supports[v] == state[v])[0] for v in self.vectors]
-                parts = [given(v, state)[:, 0, k] for v, k in zip(self.vectors, at, strict=True)]
+                parts = [mass_at(v, state)[:, 0, k] for v, k in zip(self.vectors, at, strict=True)]
                 columns.append(math.prod(parts[1:], start=parts[0]))
             states = pt.stack(columns, axis=1)
         if not self.matrices:
@@ -241,11 +241,11 @@ class Rows:
         each = self.states() if any(map(self.above, self.matrices)) else [{}]
         values = []
         for rv in self.matrices:
-            own = pt.stack([given(rv, state) for state in each], axis=1)
+            table = pt.stack([mass_at(rv, state) for state in each], axis=1)
             short = most - self.supports[rv].size
             if short:
-                own = pt.concatenate([own, pt.zeros((*lengths(own)[:-1], short))], axis=-1)
-            values.append(own)
+                table = pt.concatenate([table, pt.zeros((*lengths(table)[:-1], short))], axis=-1)
+            values.append(table)
         return states, pt.concatenate(values, axis=2)
 
 

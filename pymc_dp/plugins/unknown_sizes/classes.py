@@ -45,7 +45,7 @@ class ClassReader:
         _, first, classes = np.unique(every, axis=1, return_index=True, return_inverse=True)
         if len(first) < 2:
             raise Declined("it is no function of their number and of a sum over them")
-        found, used = {}, []
+        by_release, used = {}, []
         counts = pt.vector(dtype="int64", shape=(len(first),))
         for release, (shape, entries) in affine.items():
             slopes = np.array([row[first] for row in rows[release]]).reshape(-1, len(first))
@@ -63,21 +63,21 @@ class ClassReader:
             times = np.where(alone, 0.0, slopes[np.arange(place.size), place])
             graph = constants + of_number * self.numbers[0] + times * counts[place]
             group = np.zeros(place.size, dtype=int)
-            found[release] = Entries(shape, graph, self.numbers, counts, group, place, times)
+            by_release[release] = Entries(shape, graph, self.numbers, counts, group, place, times)
         if len(set(used)) > 1:
             raise Declined(
                 "the counts of classes are in several releases: write them as one release of a "
                 "list",
                 near=2,
             )
-        return Histogram(self.law, len(self.parameters), edges, np.ravel(classes)), found
+        return Histogram(self.law, len(self.parameters), edges, np.ravel(classes)), by_release
 
     def _affine(self, entry: TensorVariable, sums: list[TensorVariable]):
         """Return a constant, the coefficient of the number, and those of sums, by their place."""
         whole = all(s.dtype.startswith(("int", "uint")) for s in sums)
         totals = pt.vector(dtype="int64" if whole else "float64", shape=(len(sums),))
-        given = {s: totals[i].astype(s.dtype) for i, s in enumerate(sums)}
-        reduced = graph_replace([entry], given, strict=False)[0] if sums else entry
+        replacements = {s: totals[i].astype(s.dtype) for i, s in enumerate(sums)}
+        reduced = graph_replace([entry], replacements, strict=False)[0] if sums else entry
         if self.x in ancestors([reduced]):
             raise Declined("it is of more than their number and sums over them")
         terms = []
@@ -147,8 +147,8 @@ class ClassReader:
                 raise Declined(why, near=1)
             of_records.update(node.outputs)
 
-    def _at(self, graph: TensorVariable, given: dict, length: int) -> np.ndarray:
-        value = known_value(clone_replace(graph, given, rebuild_strict=False), fixed=True)
+    def _at(self, graph: TensorVariable, replacements: dict, length: int) -> np.ndarray:
+        value = known_value(clone_replace(graph, replacements, rebuild_strict=False), fixed=True)
         if value is None or value.shape not in ((length,), (1,), ()):
             raise Declined("it is no number of records in classes")
         return np.broadcast_to(value, (length,)).astype("float64")

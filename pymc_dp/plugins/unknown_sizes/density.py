@@ -126,10 +126,10 @@ class OfUnknownSize(Integrated):
         """Return the parameters of the number and of a record, and the earlier releases."""
         widths = [self.count, self.records.count * self.is_summed]
         widths += [1 + len(m.parameters) for m in self.earlier]
-        number, record, *given = split_by(widths, parameters)
+        number, record, *releases = split_by(widths, parameters)
         earlier = [
-            (value, mechanism.with_parameters(*own))
-            for mechanism, (value, *own) in zip(self.earlier, given, strict=True)
+            (value, mechanism.with_parameters(*noise))
+            for mechanism, (value, *noise) in zip(self.earlier, releases, strict=True)
         ]
         return number, record, earlier
 
@@ -160,25 +160,28 @@ class OfUnknownSize(Integrated):
         sizes, within = self.windows.sizes[rows], self.windows.within[rows]
         total = pt.constant(np.zeros(sizes.shape))
         if self.prior is not None:
-            own = [p[rows][:, None] for p in number]
+            parameters = [p[rows][:, None] for p in number]
             last = np.minimum(sizes, self.windows.last[rows][:, None])
-            total = pt.switch(within, log_prior(self.prior, own, pt.constant(last)), -np.inf)
+            total = pt.switch(within, log_prior(self.prior, parameters, pt.constant(last)), -np.inf)
         summed = []
         for k, (value, mechanism) in enumerate(releases):
             entries, (constants, slopes) = self.entries[k], self.numbers[k]
             noise = [pt.broadcast_to(p, value.shape).ravel() for p in mechanism.parameters]
             for sums in (False, True):
-                mine = np.flatnonzero(np.isin(entries.group, rows) & (entries.summed == sums))
-                if not mine.size:
+                chosen = np.flatnonzero(np.isin(entries.group, rows) & (entries.summed == sums))
+                if not chosen.size:
                     continue
-                at, z = np.searchsorted(rows, entries.group[mine]), value.ravel()[mine]
-                own = mechanism.with_parameters(*(p[mine] for p in noise))
+                at, z = np.searchsorted(rows, entries.group[chosen]), value.ravel()[chosen]
+                entry_noise = mechanism.with_parameters(*(p[chosen] for p in noise))
                 if sums:
-                    summed.append((at, z, own, constants[mine], slopes[mine], entries.place[mine]))
+                    maps = constants[chosen], slopes[chosen], entries.place[chosen]
+                    summed.append((at, z, entry_noise, *maps))
                     continue
-                finite = np.isfinite(constants[mine])
-                own = own.with_parameters(*(p[:, None] for p in own.parameters))
-                term = own.logp(z[:, None], pt.constant(np.where(finite, constants[mine], 0.0)))
+                finite = np.isfinite(constants[chosen])
+                columns = (p[:, None] for p in entry_noise.parameters)
+                term = entry_noise.with_parameters(*columns).logp(
+                    z[:, None], pt.constant(np.where(finite, constants[chosen], 0.0))
+                )
                 term = pt.switch(finite, term, -np.inf)
                 each = np.array_equal(at, np.arange(rows.size))
                 total = total + term if each else pt.inc_subtensor(total[at], term)
@@ -189,22 +192,22 @@ class OfUnknownSize(Integrated):
         sizes, records = self.windows.sizes[rows], self.records
         if isinstance(records, Histogram):
             released = [
-                (z[i], own.with_parameters(*(p[i] for p in own.parameters)), *numbers)
-                for _, z, own, *of_all in summed
+                (z[i], noise.with_parameters(*(p[i] for p in noise.parameters)), *numbers)
+                for _, z, noise, *of_all in summed
                 for i, numbers in enumerate(zip(*of_all, strict=True))
             ]
             terms = records.terms(sizes[0], released, record) if released else 0.0
             return pt.logsumexp(weights + terms, axis=-1)
         total = None
-        for at, z, own, constant, slope, _ in summed:
+        for at, z, noise, constant, slope, _ in summed:
             parameters = [p[rows[at]] for p in record]
-            found = records.log_sum(
-                weights[at], sizes[at], z, own, constant, slope, parameters
+            log_density = records.log_sum(
+                weights[at], sizes[at], z, noise, constant, slope, parameters
             )  # fmt: skip
             if np.array_equal(at, np.arange(rows.size)):
-                return found
+                return log_density
             total = pt.logsumexp(weights, axis=-1) if total is None else total
-            total = pt.set_subtensor(total[at], found)
+            total = pt.set_subtensor(total[at], log_density)
         return pt.logsumexp(weights, axis=-1) if total is None else total
 
     def _rows(self, k: int) -> np.ndarray:
@@ -215,10 +218,12 @@ class OfUnknownSize(Integrated):
         number, record, earlier = self.split(parameters)
         rows = self._rows(len(earlier))
         after = self.log_weights(rows, number, [*earlier, (value, mechanism)])
-        found = self.log_total(rows, *after, record)
+        density = self.log_total(rows, *after, record)
         if any(np.isin(entries.group, rows).any() for entries in self.entries[:-1]):
-            found = found - self.log_total(rows, *self.log_weights(rows, number, earlier), record)
-        return found if self.elementwise else found.sum()
+            density = density - self.log_total(
+                rows, *self.log_weights(rows, number, earlier), record
+            )
+        return density if self.elementwise else density.sum()
 
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`: of sums, given the releases of their numbers."""
@@ -231,9 +236,9 @@ class OfUnknownSize(Integrated):
         mean, variance = (m[:, None] for m in self.records.mean_variance(record))
         constants, slopes = (np.nan_to_num(x, posinf=0, neginf=0) for x in self.numbers[-1])
         chance, n = pt.special.softmax(weights, axis=-1), self.windows.sizes
-        given = constants + slopes * n * mean
-        total = (chance * given).sum(axis=-1)
-        spread = slopes**2 * n * variance + (given - total[:, None]) ** 2
+        means = constants + slopes * n * mean
+        total = (chance * means).sum(axis=-1)
+        spread = slopes**2 * n * variance + (means - total[:, None]) ** 2
         return total, (chance * spread).sum(axis=-1)
 
     def chances(self, value, mechanism, *parameters) -> tuple[Any, TensorVariable]:
@@ -302,17 +307,17 @@ class OfUnknownSize(Integrated):
         # By Gumbel noise the largest is a draw.
         k = np.argmax(weights + rng.gumbel(size=weights.shape), axis=-1)
         n = self.windows.first + k
-        found: dict = {}
+        results: dict = {}
         if self.number is not None:
-            found |= in_results(posterior, self.number, n.reshape(-1, *self.shape))
+            results |= in_results(posterior, self.number, n.reshape(-1, *self.shape))
         if not self.shown:
-            return found
+            return results
         _, record, _ = self.split(parameters)
         sums = np.zeros((len(n), self.entries[0].sums.type.shape[0]))
-        for at, z, own, constant, slope, place in summed:
+        for at, z, noise, constant, slope, place in summed:
             numbers = constant[np.arange(at.size), k[:, at]], slope[np.arange(at.size), k[:, at]]
             sums[:, place] = self._totals(
-                posterior, rng, n[:, at], *numbers, z, own, [p[at] for p in record]
+                posterior, rng, n[:, at], *numbers, z, noise, [p[at] for p in record]
             )  # fmt: skip
         for name, what in self.shown.items():
             if isinstance(what, Part):
@@ -325,8 +330,8 @@ class OfUnknownSize(Integrated):
                 )
                 drawn = (constant + slope * sums[:, entries.place]).reshape(-1, *entries.shape)
             whole = self.records.summand is None and not self.records.law.dtype.startswith("float")
-            found |= in_results(posterior, name, drawn, whole=whole)
-        return found
+            results |= in_results(posterior, name, drawn, whole=whole)
+        return results
 
     def _totals(self, posterior, rng, n, constant, slope, z, mechanism, record):
         """Draw the sums over records whose numbers were drawn, given their release.
@@ -337,28 +342,28 @@ class OfUnknownSize(Integrated):
         alone = (n == 0) | (slope == 0) | ~np.isfinite(slope)
         slope, constant = np.where(alone, 1.0, slope), np.where(alone, 0.0, constant)
         times = [pt.vector(dtype="float64", shape=n.shape[1:]) for _ in range(2)]
-        given = {times[0]: constant, times[1]: slope}
+        fixed = {times[0]: constant, times[1]: slope}
         if records.summand is None:
             numbers = pt.vector(dtype="int64", shape=n.shape[1:])
             noise = mechanism.with_parameters(*(p / pt.abs(times[1]) for p in mechanism.parameters))
-            sums, own = sum_of(records.law, numbers, *record)
+            sums, law_parameters = sum_of(records.law, numbers, *record)
             pair = find_pair(sums, noise)
             row = (
                 (z - times[0]) / times[1],
                 *noise.parameters,
                 -np.inf,
                 np.inf,
-                *pair.parameters(*own),
+                *pair.parameters(*law_parameters),
             )
-            given = {numbers: np.maximum(n, 1), **given}
-            drawn = draw_by_pair(pair, row, n.shape[1:], posterior, rng, given)
+            fixed = {numbers: np.maximum(n, 1), **fixed}
+            drawn = draw_by_pair(pair, row, n.shape[1:], posterior, rng, fixed)
             return np.where(alone, 0.0, drawn)
         noise = records.summand.noise_parts(mechanism)
         noisy = [(z - times[0]) / times[1], *(part / abs(times[1]) for part in noise)]
         doubles = [p.astype("float64") for p in record]
         return draw_sums(
             self.names[-1], rng, posterior, records.law, doubles, records.summand,
-            np.where(alone, 0, n), noisy, given,
+            np.where(alone, 0, n), noisy, fixed,
         )  # fmt: skip
 
 

@@ -69,8 +69,8 @@ class Entries:
 
     def of(self, n: TensorVariable, total: TensorVariable) -> TensorVariable:
         """Write the release for numbers of records and their sums."""
-        given = {
-            own: pt.specify_shape(v.astype(own.dtype), own.type.shape)
-            for own, v in ((self.numbers, n), (self.sums, total))
+        replacements = {
+            stand_in: pt.specify_shape(v.astype(stand_in.dtype), stand_in.type.shape)
+            for stand_in, v in ((self.numbers, n), (self.sums, total))
         }
-        return graph_replace([self.graph], given, strict=False)[0].reshape(self.shape)
+        return graph_replace([self.graph], replacements, strict=False)[0].reshape(self.shape)

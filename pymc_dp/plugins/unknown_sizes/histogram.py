@@ -93,23 +93,25 @@ class Histogram:
         begin, total = 0, pt.zeros(1)
         for k, (first, last) in enumerate(self.spans(most)):
             counts = np.arange(first, last + 1)
-            own = counts * log_p[k] - pt.gammaln(counts + 1.0)
+            terms = counts * log_p[k] - pt.gammaln(counts + 1.0)
             for value, mechanism, constant, slope, of_class in released:
                 if of_class == k:
-                    own = own + mechanism.logp(value, pt.constant(constant[0] + slope[0] * counts))
+                    terms = terms + mechanism.logp(
+                        value, pt.constant(constant[0] + slope[0] * counts)
+                    )
             # Entry n of a convolution adds up entries n - c of what there is and c of the class.
             length = total.type.shape[0]
             ends = np.arange(min(length + last - first, most + 1 - begin - first))
             place = ends[:, None] - np.arange(counts.size)
             place = np.where((place >= 0) & (place < length), place, length)
             padded = pt.concatenate([total, np.array([_NEVER])])
-            total = log_sum(padded[place] + pt.maximum(own, _NEVER))
+            total = log_sum(padded[place] + pt.maximum(terms, _NEVER))
             total = pt.specify_shape(pt.maximum(total, _NEVER), (ends.size,))
             begin += first
         place = sizes - begin
         inside = (place >= 0) & (place < total.type.shape[0])
-        found = total[np.where(inside, place, 0)] + pt.gammaln(sizes + 1.0)
-        return pt.switch(inside & pt.gt(found, 0.5 * _NEVER), found, -np.inf)
+        log_density = total[np.where(inside, place, 0)] + pt.gammaln(sizes + 1.0)
+        return pt.switch(inside & pt.gt(log_density, 0.5 * _NEVER), log_density, -np.inf)
 
 
 def number_of_values(law: RandomVariable, parameters: Sequence[TensorVariable]) -> int | None:

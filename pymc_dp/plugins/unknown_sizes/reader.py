@@ -55,15 +55,15 @@ def vectors_of(
     number: TensorVariable, records: Sequence[TensorVariable]
 ) -> dict[int, TensorVariable]:
     """Return the vectors of records by which of the numbers is theirs."""
-    found: dict[int, TensorVariable] = {}
+    vectors: dict[int, TensorVariable] = {}
     for rv in records:
         _check_records(number, rv)
         place = place_of(number, rv)
-        if place in found:
-            names = f"{found[place].name!r} and {rv.name!r}"
+        if place in vectors:
+            names = f"{vectors[place].name!r} and {rv.name!r}"
             raise Declined(f"{names} have the same unknown number: only one vector can have it")
-        found[place] = rv
-    return found
+        vectors[place] = rv
+    return vectors
 
 
 def place_of(number: TensorVariable, rv: TensorVariable) -> int:
@@ -148,10 +148,10 @@ class Reader:
 
     def stand_ins(self) -> dict[Any, Any]:
         """Return what stands for the variables."""
-        found: dict[Any, Any] = dict(self.x)
+        replacements: dict[Any, Any] = dict(self.x)
         if (number := self.number) is not None:
-            found[number] = self.numbers.reshape(lengths(number)).astype(number.dtype)
-        return found
+            replacements[number] = self.numbers.reshape(lengths(number)).astype(number.dtype)
+        return replacements
 
     def _refused(self, release, error: Declined) -> Declined:
         rvs = [rv for rv in self.x if depends_on(release_statistic(release), rv)]
@@ -162,15 +162,15 @@ class Reader:
     def _graph(self, release: TensorVariable) -> tuple[tuple[int, ...], TensorVariable]:
         """Return the shape of a release, and its statistic of what stands for the variables."""
         statistic, name = release_statistic(release), release.name
-        mine = self.stand_ins()
-        others = [v for v in nearest_rvs([statistic]) if v not in mine]
-        if others or public_data([statistic]):
-            what = [*others, *public_data([statistic])][0].name
+        stand_ins = self.stand_ins()
+        foreign = [v for v in nearest_rvs([statistic]) if v not in stand_ins]
+        if foreign or public_data([statistic]):
+            what = [*foreign, *public_data([statistic])][0].name
             raise Declined(
                 f"the release {name!r} mixes the records {self.names} with {what!r}: of records of "
                 f"unknown number, their number and a sum can be released"
             )
-        graph = clone_replace(statistic, mine, rebuild_strict=False)
+        graph = clone_replace(statistic, stand_ins, rebuild_strict=False)
         # A list of one is simplified to something else than a list.
         shape = lengths(statistic)
         [graph] = simplified([graph[0] if shape == (1,) else graph])
@@ -192,23 +192,23 @@ class Reader:
 
     def _with_sums(self, graph: TensorVariable) -> TensorVariable:
         """Return a graph of the numbers and of what stands for the sums."""
-        given = {}
+        replacements = {}
         for total in self.sums_in(graph):
             above = {*ancestors([total])}
-            place, rv = next(own for own in self.vectors.items() if self.x[own[1]] in above)
+            place, rv = next(pair for pair in self.vectors.items() if self.x[pair[1]] in above)
             summed, times, added = self._multiple(total.owner.inputs[0], rv)
             [summed] = clone_replace([summed], {self.x[rv]: self.record}, rebuild_strict=False)
             if self.summed is None:
                 self.summed = summed
             elif not equal_computations([summed], [self.summed]):
                 raise Declined(_SEVERAL, near=1)
-            own = self.sums[place]
+            stand_in = self.sums[place]
             if (times, added) != (1.0, 0.0):
-                own = times * own + added * self.numbers[place]
-            given[total] = own.astype(total.dtype)
-        [graph] = graph_replace([graph], given, strict=False) if given else [graph]
+                stand_in = times * stand_in + added * self.numbers[place]
+            replacements[total] = stand_in.astype(total.dtype)
+        [graph] = graph_replace([graph], replacements, strict=False) if replacements else [graph]
         if not {*self.x.values()}.isdisjoint(ancestors([graph])):
-            if given:
+            if replacements:
                 raise Declined("it is of several sums over them, or of more than a sum")
             raise Declined("it is no function of their number and of a sum over them")
         return graph
@@ -217,9 +217,9 @@ class Reader:
         """Return what is summed as a multiple of another, and a number: of records with a law."""
         x = self.x[rv]
         with suppress(Declined, TypeError):  # where it needs whole numbers, to pick by them say
-            found = summand_of(summed, x, _SOME, positive=False).multiple
-            if found and is_registered(sum_of, rv.owner.op):
-                return x, *found
+            multiple = summand_of(summed, x, _SOME, positive=False).multiple
+            if multiple and is_registered(sum_of, rv.owner.op):
+                return x, *multiple
         return summed, 1.0, 0.0
 
     def _entries(self, shape: tuple[int, ...], graph: TensorVariable) -> Entries:
@@ -231,45 +231,45 @@ class Reader:
         for e in range(count):
             sums = of_sums[[e]]
             used = sums.indices[sums.data != 0]
-            mine = {*of_numbers[[e]].indices.tolist(), *used.tolist()}
-            if not mine:
+            groups = {*of_numbers[[e]].indices.tolist(), *used.tolist()}
+            if not groups:
                 raise Declined("an entry is no function of a number of records or a sum over them")
-            if len(mine) > 1:
+            if len(groups) > 1:
                 raise Declined(
                     "an entry is of several groups of records, whose numbers are independent: "
                     "release what is of each",
                     near=1,
                 )
-            [group[e]] = mine
+            [group[e]] = groups
             if used.size:
-                if not self.used.isdisjoint(mine):
+                if not self.used.isdisjoint(groups):
                     raise Declined(_SEVERAL, near=1)
-                self.used |= mine
+                self.used |= groups
                 summed[e], times[e] = True, sums.data[sums.data != 0][0]
         place = np.where(summed, group, -1)
         return Entries(shape, graph, self.numbers, self.sums, group, place, times)
 
     def classes(
-        self, mine: Sequence[TensorVariable]
+        self, releases: Sequence[TensorVariable]
     ) -> tuple[Histogram, dict[TensorVariable, Entries]]:
         """Read releases as the counts of classes."""
         [(rv, x)] = self.x.items()
         reader = ClassReader(rv.owner.op, list(of_a_record(rv)), x, self.numbers)
         try:
             parts = {}
-            for release in mine:
+            for release in releases:
                 shape, graph = self._graph(release)
                 entries = _split(graph)
                 parts[release] = shape, [(e, self.sums_in(e)) for e in entries]
             return reader.read(parts)
         except Declined as error:
-            raise self._refused(mine[-1], error) from None
+            raise self._refused(releases[-1], error) from None
 
     def records(self) -> tuple[Records, list[TensorVariable]]:
         """Return the law of a record and the sum that is released, and parameters by group."""
-        [first, *others] = self.x
+        [first, *more_vectors] = self.x
         law, _ = law_of_record(first)
-        for rv in others:
+        for rv in more_vectors:
             if law_of_record(rv)[0] != law:
                 raise Declined(
                     f"the records {first.name!r} and {rv.name!r} follow several laws: give each "
@@ -277,8 +277,8 @@ class Reader:
                 )
         # Of numbers of which no records are released, any parameters do.
         each = (self.vectors.get(j, first) for j in range(self.numbers.type.shape[0]))
-        own = [[p.squeeze() for p in map(pt.as_tensor, law_of_record(rv)[1])] for rv in each]
-        parameters = [pt.stack(p) for p in zip(*own, strict=True)]
+        by_number = [[p.squeeze() for p in map(pt.as_tensor, law_of_record(rv)[1])] for rv in each]
+        parameters = [pt.stack(p) for p in zip(*by_number, strict=True)]
         if self.summed is None or (self.summed is self.record and is_registered(sum_of, law)):
             return Records(law, len(parameters), None), parameters
         return self.inverted(first, str(first.name), parameters)
@@ -323,14 +323,14 @@ class SumsReader(Reader):
 
     def records(self):
         """See `Reader.records`."""
-        shape, (law, given) = lengths(self.rv), law_of_record(self.law)
-        own = (  # without the axis of records
-            p.squeeze(axis=0) if p.type.ndim > len(shape) else p for p in map(pt.as_tensor, given)
+        shape, (law, inputs) = lengths(self.rv), law_of_record(self.law)
+        squeezed = (  # without the axis of records
+            p.squeeze(axis=0) if p.type.ndim > len(shape) else p for p in map(pt.as_tensor, inputs)
         )
-        parameters = [pt.broadcast_to(p, shape).ravel() for p in own]
+        parameters = [pt.broadcast_to(p, shape).ravel() for p in squeezed]
         if is_registered(sum_of, law):
-            found = summand_of(self.summed, self.record, _SOME, positive=False).multiple
-            if found == (1.0, 0.0):
+            multiple = summand_of(self.summed, self.record, _SOME, positive=False).multiple
+            if multiple == (1.0, 0.0):
                 return Records(law, len(parameters), None), parameters
         return self.inverted(self.law, str(self.rv.name), parameters)
 

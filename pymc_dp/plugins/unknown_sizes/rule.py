@@ -69,36 +69,36 @@ class UnknownSizes(SumLaw):
         """See `SumLaw.read`."""
         sums = [rv for rv in group.records if isinstance(rv.owner.op, RecordSumsRV)]
         number: TensorVariable | None = size_of((sums or group.records[1:] or group.records)[0])
-        others = [rv for rv in group.records if rv is not number]
+        vectors = [rv for rv in group.records if rv is not number]
         if not sums and (number is None or number not in group.records):
             raise Declined  # another law's
-        for rv in others:
+        for rv in vectors:
             check_transform(reading.model, rv)
         if number is not None:
-            _check_number(number, others[0])
-        mine = releases_of(reading.model, group.records)
-        require_possible(mine)
+            _check_number(number, vectors[0])
+        releases = releases_of(reading.model, group.records)
+        require_possible(releases)
         reader: Reader
         records: Records | Histogram
         if sums:
-            if len(others) > 1:
-                names = " and ".join(repr(rv.name) for rv in others)
+            if len(vectors) > 1:
+                names = " and ".join(repr(rv.name) for rv in vectors)
                 raise Declined(f"{names} have the same unknown number: only one vector can have it")
             reader = _reader_of_sums(number, sums[0])
         else:
-            reader = Reader(number, vectors_of(number, others))
+            reader = Reader(number, vectors_of(number, vectors))
         try:
-            found = {release: reader.read(release) for release in mine}
+            entries = {release: reader.read(release) for release in releases}
             records, parameters = reader.records()
         except Declined as reason:
-            if len(others) > 1 or sums:
+            if len(vectors) > 1 or sums:
                 raise
             try:
-                records, found = reader.classes(mine)
-                parameters = list(of_a_record(others[0]))
+                records, entries = reader.classes(releases)
+                parameters = list(of_a_record(vectors[0]))
             except Declined as why:
                 raise (why if why.near else reason) from None  # what was read as classes
-        return cls(reading, number, tuple(others), reader, records, parameters, found)
+        return cls(reading, number, tuple(vectors), reader, records, parameters, entries)
 
     @property
     def names(self) -> str:
@@ -145,7 +145,7 @@ class UnknownSizes(SumLaw):
                 f"release fewer, or with a Poisson prior of {self.name} write independent Poisson "
                 f"cells, pm.Poisson('cells', rate * p)"
             )
-        change, given = Change(), list[TensorVariable]()
+        change, earlier_inputs = Change(), list[TensorVariable]()
         earlier, published = list[Mechanism](), list[TensorVariable | None]()
         for k, release in enumerate(order):
             mechanism = release_mechanism(release)
@@ -158,11 +158,11 @@ class UnknownSizes(SumLaw):
                 str(self.number.name) if last and self.number is not None else None,
                 self._shown(order) if last else {},
             )  # fmt: skip
-            own = self.parameters if of_release.is_summed else []
+            record_parameters = self.parameters if of_release.is_summed else []
             change.replaced[release] = integrated_release(
-                of_release, mechanism, *number, *own, *given
+                of_release, mechanism, *number, *record_parameters, *earlier_inputs
             )
-            given += [release, *mechanism.parameters]
+            earlier_inputs += [release, *mechanism.parameters]
             earlier.append(mechanism)
             observed = release in model.observed_RVs
             published.append(model.rvs_to_values[release] if observed else None)
@@ -205,8 +205,8 @@ class UnknownSizes(SumLaw):
                 if summand.inverted:
                     return [about(of)(trial) for trial in self._trials(release, mechanism, windows)]
             else:
-                law, own = sum_of(self.records.law, 10, *self.parameters)
-                require_pair(law, mechanism, own)
+                law, law_parameters = sum_of(self.records.law, 10, *self.parameters)
+                require_pair(law, mechanism, law_parameters)
         return []
 
     def _trials(
@@ -229,9 +229,9 @@ class UnknownSizes(SumLaw):
         ]
 
         def found_at(times, **how):
-            own = at_start([p[entries.group[j]] for p in self.parameters], times)
+            record_parameters = at_start([p[entries.group[j]] for p in self.parameters], times)
             at = summand.rewritten(lambda graphs: at_start(graphs, times))
-            parts = parts_of(records.law, own)
+            parts = parts_of(records.law, record_parameters)
             laplace, gaussian = at_start(noise)
             require_found(str(self.rvs[0].name), parts, n, at, laplace, gaussian, 0, **how)
 
@@ -243,10 +243,10 @@ class UnknownSizes(SumLaw):
             return records
         windows: list[tuple[int, int] | None] = [None] * records.size
         for k, (matrix, noise, start) in self._of_classes().items():
-            found = around(noticed_function([matrix], noise), np.array([start]), MOST)
-            if found is None:
+            window = around(noticed_function([matrix], noise), np.array([start]), MOST)
+            if window is None:
                 raise Declined(f"more than {MOST:,} counts of a class of {self.names} matter")
-            windows[k] = int(found.first[0]), int(found.last[0])
+            windows[k] = int(window.first[0]), int(window.last[0])
         return replace(records, windows=tuple(windows))
 
     def _published(self):
@@ -257,21 +257,21 @@ class UnknownSizes(SumLaw):
                 continue
             [value] = starting_values([model.rvs_to_values[release].ravel()])
             mechanism = release_mechanism(release)
-            own = (pt.broadcast_to(p, entries.shape).ravel() for p in mechanism.parameters)
-            yield entries, value, mechanism.with_parameters(*own)
+            noise = (pt.broadcast_to(p, entries.shape).ravel() for p in mechanism.parameters)
+            yield entries, value, mechanism.with_parameters(*noise)
 
     def _of_classes(self) -> dict[int, Any]:
         """Return the log density of what was published of each class, and where it is largest."""
-        found = dict[int, Any]()
+        densities = dict[int, Any]()
         for entries, value, noise in self._published():
             constants, slopes = entries.at(np.zeros((1, 1), dtype=int))
             for j in np.flatnonzero(entries.summed):
                 k, (a, b) = int(entries.place[j]), (float(constants[j, 0]), float(slopes[j, 0]))
-                matrix, total, start = found.get(k, (pt.matrix(dtype="int64"), 0.0, 0.0))
-                own = noise.with_parameters(*(p[j] for p in noise.parameters))
-                total += own.logp(pt.constant(value[j]), a + b * matrix)
-                found[k] = matrix, total, max(start, float((value[j] - a) / b))
-        return found
+                matrix, total, start = densities.get(k, (pt.matrix(dtype="int64"), 0.0, 0.0))
+                entry_noise = noise.with_parameters(*(p[j] for p in noise.parameters))
+                total += entry_noise.logp(pt.constant(value[j]), a + b * matrix)
+                densities[k] = matrix, total, max(start, float((value[j] - a) / b))
+        return densities
 
     def _largest(self, records: Records | Histogram) -> tuple[np.ndarray, int] | None:
         """Return how likely what is published is at most for each number, and the first of these.
@@ -283,11 +283,11 @@ class UnknownSizes(SumLaw):
         best, begin = np.zeros(1), 0
         for k, (matrix, noise, _) in self._of_classes().items():
             first, last = records.windows[k] or (0, 0)
-            [own] = noticed_function([matrix], noise)(np.arange(first, last + 1)[None])
+            [log_noise] = noticed_function([matrix], noise)(np.arange(first, last + 1)[None])
             begin += first
-            place = np.arange(best.size + own.size - 1)[:, None] - np.arange(own.size)
+            place = np.arange(best.size + log_noise.size - 1)[:, None] - np.arange(log_noise.size)
             inside = (place >= 0) & (place < best.size)
-            best = np.max(np.where(inside, best[place * inside], -np.inf) + own, axis=1)
+            best = np.max(np.where(inside, best[place * inside], -np.inf) + log_noise, axis=1)
         return best, begin
 
     def _windows(self, records: Records | Histogram) -> Windows:
@@ -307,16 +307,18 @@ class UnknownSizes(SumLaw):
             if not alone.size:
                 continue
             group = entries.group[alone]
-            own = mechanism.with_parameters(*(p[alone][:, None] for p in mechanism.parameters))
+            entry_noise = mechanism.with_parameters(
+                *(p[alone][:, None] for p in mechanism.parameters)
+            )
             of_all = entries.without_sums(matrix)[alone]
             noise = pt.inc_subtensor(
-                noise[group], own.logp(pt.constant(value[alone][:, None]), of_all)
+                noise[group], entry_noise.logp(pt.constant(value[alone][:, None]), of_all)
             )
             numbers, _ = entries.at(np.arange(2) + np.zeros((start.size, 1), dtype=int))
             zero, one = numbers[alone].T
-            given = np.flatnonzero((one != zero) & np.isnan(start[group]))
-            at = (value[alone] - zero)[given] / (one - zero)[given]
-            start[group[given][::-1]] = at[::-1]
+            informative = np.flatnonzero((one != zero) & np.isnan(start[group]))
+            at = (value[alone] - zero)[informative] / (one - zero)[informative]
+            start[group[informative][::-1]] = at[::-1]
             linear = linear and entries.is_linear()
         if (largest := self._largest(records)) is not None:
             table, first = largest

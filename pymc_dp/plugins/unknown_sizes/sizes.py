@@ -31,12 +31,12 @@ def by_group(number: TensorVariable) -> list[TensorVariable]:
     Small types would give the densities few digits.
     """
     op, shape = number.owner.op, lengths(number)
-    found = []
+    parameters = []
     for p, core in zip(op.dist_params(number.owner), op.ndims_params, strict=True):
         p = p.astype("float64" if p.dtype.startswith("float") else "int64")
-        own = [p.shape[k] for k in range(p.type.ndim - core, p.type.ndim)]
-        found.append(pt.broadcast_to(p, (*shape, *own)).reshape((-1, *own)))
-    return found
+        core_shape = [p.shape[k] for k in range(p.type.ndim - core, p.type.ndim)]
+        parameters.append(pt.broadcast_to(p, (*shape, *core_shape)).reshape((-1, *core_shape)))
+    return parameters
 
 
 def sizes_that_matter(
@@ -88,19 +88,19 @@ def sizes_that_matter(
             return _spanned(ends.first, high)
         return around(function, begin, most)
 
-    found = matter(noise + prior)
+    windows = matter(noise + prior)
     if not fixed:
-        alone, near = matter(noise), found
-        found = alone
+        alone, near = matter(noise), windows
+        windows = alone
         if alone is not None and near is not None:
             both = Windows(np.minimum(alone.first, near.first), np.maximum(alone.last, near.last))
-            found = both if np.max(both.last - both.first) < most else alone
-    if found is None or np.max(found.last - found.first) >= most:
+            windows = both if np.max(both.last - both.first) < most else alone
+    if windows is None or np.max(windows.last - windows.first) >= most:
         raise Declined(
             f"more than {most:,} numbers {number.name!r} of the records {records} are possible, "
             f"which are too many to sum over"
         )
-    return found
+    return windows
 
 
 def around(function: Callable, start: np.ndarray, most: int) -> Windows | None:
@@ -113,11 +113,11 @@ def around(function: Callable, start: np.ndarray, most: int) -> Windows | None:
     while np.max(high - low) <= most:
         looked_at = Windows(low, high)
         matter = _high(np.where(looked_at.within, function(looked_at.sizes), -np.inf))
-        found, some = _spanned(low, matter), matter.any(axis=1)
-        left, right = some & (found.first > low), some & (found.last < high)
+        window, some = _spanned(low, matter), matter.any(axis=1)
+        left, right = some & (window.first > low), some & (window.last < high)
         done = right & (left | (low == 0))
         if done.all():
-            return found
+            return window
         width = high - low
         low = np.where(done | left, low, np.maximum(0, low - width))
         high = np.where(done | right, high, high + width)

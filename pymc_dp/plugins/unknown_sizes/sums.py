@@ -36,16 +36,16 @@ class Records:
     def draw(self, rng, n, parameters):
         """Draw the sum of n records of each group."""
         if self.summand is None:
-            law, own = sum_of(self.law, pt.maximum(n, 1), *parameters)
-            rng, total = law(*own, rng=rng, return_next_rng=True)
+            law, law_parameters = sum_of(self.law, pt.maximum(n, 1), *parameters)
+            rng, total = law(*law_parameters, rng=rng, return_next_rng=True)
             return rng, pt.switch(n > 0, total, 0)
         return self.summand.draw(rng, self.law, parameters, n)
 
     def mean_variance(self, parameters):
         """Return the mean and the variance of what is summed of a record; may be declined."""
         if self.summand is None:
-            law, own = sum_of(self.law, 1, *parameters)
-            return mean_variance(law, *own)
+            law, law_parameters = sum_of(self.law, 1, *parameters)
+            return mean_variance(law, *law_parameters)
         return self.summand.mean_variance(self.law, parameters)
 
     def log_sum(self, weights, sizes, z, mechanism, constant, slope, parameters):
@@ -67,14 +67,14 @@ class Records:
         if self.summand is not None:
             among = pt.switch(usable, weights - np.log(abs(times)), -np.inf)
             added = np.zeros(len(sizes))
-            found = self._inverted(among, sizes, z, noise, offset, added, times, parameters)
-            return pt.logaddexp(found, pt.logsumexp(none, axis=-1)) if alone.any() else found
+            density = self._inverted(among, sizes, z, noise, offset, added, times, parameters)
+            return pt.logaddexp(density, pt.logsumexp(none, axis=-1)) if alone.any() else density
         scaled = noise.with_parameters(*(p / abs(times) for p in noise.parameters))
         each = [p[:, None] for p in parameters]
-        law, own = sum_of(self.law, pt.constant(np.maximum(sizes, 1)), *each)
-        found = find_pair(law, scaled).log_marginal(scaled, (z - offset) / times, *own)
-        found = weights + found - np.log(abs(times))
-        return pt.logsumexp(pt.switch(usable, found, none), axis=-1)
+        law, law_parameters = sum_of(self.law, pt.constant(np.maximum(sizes, 1)), *each)
+        density = find_pair(law, scaled).log_marginal(scaled, (z - offset) / times, *law_parameters)
+        density = weights + density - np.log(abs(times))
+        return pt.logsumexp(pt.switch(usable, density, none), axis=-1)
 
     def _inverted(self, weights, sizes, z, noise, offset, added, times, parameters):
         """`log_sum` of ``offset + times * sum`` with a number `added` to each summand."""
@@ -82,12 +82,12 @@ class Records:
         assert summand is not None
         parts = (part / abs(times) for part in summand.noise_parts(noise))
         doubles = [p.astype("float64") for p in parameters]
-        found = log_densities(
+        density = log_densities(
             self.law, doubles, sizes[:, 0], summand, (z - offset) / times, *parts,
             log_number=weights, added=added,
         )  # fmt: skip
-        found = found + pt.broadcast_to(excess(noise, z), z.shape)[:, 0]
-        return found - np.log(abs(times[:, 0])) if times.shape[1] == 1 else found
+        density = density + pt.broadcast_to(excess(noise, z), z.shape)[:, 0]
+        return density - np.log(abs(times[:, 0])) if times.shape[1] == 1 else density
 
 
 def _generating(sizes, constant, slope):

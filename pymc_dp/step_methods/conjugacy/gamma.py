@@ -135,12 +135,12 @@ def _uniform_prior(rv, k):
 
 
 def _child(rv, child, value, k, other, what, sign, terms):
-    *others, scale = parameters(child)
-    for parameter in others:
+    *free, scale = parameters(child)
+    for parameter in free:
         require_free(parameter, rv, child, other)
     scale = scale**2 if what == "variance" else scale
     factor = power_factor(scale, rv, sign * k, child, what)
-    return Contribution(*terms(value, factor, *others))
+    return Contribution(*terms(value, factor, *free))
 
 
 # The parameter that is free of x, the last one, the sign of its power of x, and both terms of a

@@ -156,19 +156,19 @@ class RecordMetropolis(WalkingStep):
     def _prepare(self, reading, initial_point):
         model = reading.model
         point = feasible_point(model) if initial_point is None else initial_point
-        found = checked_blocks(reading, self.model_rvs, point)
-        self.engines = [Engine(model, block, point) for block in found]
-        mine = set(self.model_rvs)
+        record_blocks = checked_blocks(reading, self.model_rvs, point)
+        self.engines = [Engine(model, block, point) for block in record_blocks]
+        named = set(self.model_rvs)
         # Variables of the same record that were not named belong to this step, too.
-        own = [rv for engine in self.engines for rv in engine.block.records]
-        self.vars = [model.rvs_to_values[rv] for rv in model.free_RVs if rv in own]
+        records = [rv for engine in self.engines for rv in engine.block.records]
+        self.vars = [model.rvs_to_values[rv] for rv in model.free_RVs if rv in records]
         self._hold_whole(
-            [r for r in releases(model) if mine & set(nearest_rvs([release_statistic(r)]))]
+            [r for r in releases(model) if named & set(nearest_rvs([release_statistic(r)]))]
         )
         self._losses = [stated_loss(model, engine.block) for engine in self.engines]
         for engine in self.engines:
             say_what_is_slow(engine, self.interweave)
-        above = set(ancestors(own)) - set(own)
+        above = set(ancestors(records)) - set(records)
         names = [model.rvs_to_values[v].name for v in model.free_RVs if v in above]
         # Where variables start may be computed from these.
         notice(*public_data([i for v in above if v.owner for i in v.owner.inputs]))

@@ -41,13 +41,13 @@ def checked_blocks(
         _check_records(reading, rv)
         check_gaps(model, rv)
     check_axes(reading)
-    found = blocks(reading, tuple(records))
-    for block in found:
+    record_blocks = blocks(reading, tuple(records))
+    for block in record_blocks:
         for rv in block.records:
             _check_atoms(model, rv, point)
             _check_transform(model, rv)
         _check_law(reading, block, read_rows, check_proper_rows)
-    return found
+    return record_blocks
 
 
 def _check_records(reading: Reading, rv) -> None:
@@ -137,9 +137,9 @@ def _check_atoms(model: pm.Model, rv, point) -> None:
         return
     _, _, *laws = rv.owner.inputs
     points = [law for law in laws if isinstance(law.owner.op, DiracDeltaRV)]
-    others = [law for law in laws if law not in points]
+    continuous = [law for law in laws if law not in points]
     densities = [
-        logp(law, p.owner.inputs[-1], warn_rvs=False).max() for law in others for p in points
+        logp(law, p.owner.inputs[-1], warn_rvs=False).max() for law in continuous for p in points
     ]
     if not densities:
         return

@@ -74,7 +74,7 @@ def unpacked(
         groups = [[f"{letter}{k}_{i}, " for i in range(size)] for k, size in enumerate(sizes)]
         names += [name.rstrip(", ") for group in groups for name in group]
         tuples = [f"({''.join(group)})" for group in reversed(groups)]
-        packed += [reduce(lambda others, own: f"({own}, {others})", tuples)] if sizes else []
+        packed += [reduce(lambda later, first: f"({first}, {later})", tuples)] if sizes else []
     *x, env = packed
     rng, theta = before.split(", ")
     arguments = ", ".join([before, after, *names])
@@ -91,7 +91,7 @@ def chained(engines: Sequence[Engine]) -> Callable:
     """Compile a chain of several blocks; see `kernels.records.make_chain`."""
     direct = any(engine.direct for engine in engines)
     functions = reduce(
-        lambda others, own: together(own, others), [e.functions for e in reversed(engines)]
+        lambda later, first: together(first, later), [e.functions for e in reversed(engines)]
     )
     keys = [engine.key for engine in engines]
     key = joined(key_of(make_chain), direct, *keys)
@@ -101,8 +101,8 @@ def chained(engines: Sequence[Engine]) -> Callable:
     compiled = unpacked(inner, "rng, theta", after, *sizes)
 
     def run(rng, x, theta, env, *further):
-        found, *rest = compiled(rng, theta, *further, *_one_by_one(x), *_one_by_one(env))
-        flat = iter(_one_by_one(found))
+        records, *rest = compiled(rng, theta, *further, *_one_by_one(x), *_one_by_one(env))
+        flat = iter(_one_by_one(records))
         return tuple(tuple(islice(flat, engine.inputs[0])) for engine in engines), *rest
 
     return run
@@ -144,17 +144,17 @@ class Layout:
 
     def env(self, point: Point, centers: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
         """Return the further inputs of the compiled functions, data as they stand now."""
-        found = []
+        inputs = []
         for source in self.sources:
             if source is self._centers:
-                found.append(self._center_values if centers is None else centers)
+                inputs.append(self._center_values if centers is None else centers)
             elif isinstance(source, SharedVariable):
-                found.append(_contiguous(source.get_value(borrow=True)))
+                inputs.append(_contiguous(source.get_value(borrow=True)))
             elif isinstance(source, np.ndarray):
-                found.append(source)
+                inputs.append(source)
             else:
-                found.append(_contiguous(point[source]))
-        return tuple(found)
+                inputs.append(_contiguous(point[source]))
+        return tuple(inputs)
 
 
 class Engine(Layout):
@@ -202,8 +202,8 @@ class Engine(Layout):
         self.parameters = [rv for rv in model.free_RVs if rv in above]
         self._model = model
         # What compiling it anew takes; the records of the point would be most of a pickle.
-        own = {model.rvs_to_values[rv].name for rv in block.records}
-        self._start = {name: value for name, value in start.items() if name not in own}
+        record_names = {model.rvs_to_values[rv].name for rv in block.records}
+        self._start = {name: value for name, value in start.items() if name not in record_names}
         super().__init__(model, self.parameters, start)
         self._name()
         how = model, block, self.parameters, self.slices
@@ -285,26 +285,28 @@ class Engine(Layout):
         if not math.isfinite(expected):
             return False
         sums = _sums(self._sums_of(theta, *x, *env), self.block.n)
-        found = float(self._outer(*sums[: self._n_sums], *self._public_of(theta, *env)))
-        if not np.isclose(found, expected, rtol=1e-6, atol=1e-6):
-            raise _DisagreementError(f"{found} instead of {expected}; please report this")
+        from_sums = float(self._outer(*sums[: self._n_sums], *self._public_of(theta, *env)))
+        if not np.isclose(from_sums, expected, rtol=1e-6, atol=1e-6):
+            raise _DisagreementError(f"{from_sums} instead of {expected}; please report this")
         return True
 
     def _check_law(self, compiled: ChainGraphs, start: Point) -> None:
         """Check that the sums give the density of the records; else compute it afresh."""
-        graphs, given = compiled.graphs, [*compiled.records.values(), *compiled.env.values()]
+        graphs, inputs = compiled.graphs, [*compiled.records.values(), *compiled.env.values()]
         if not compiled.by_sums:
             graphs["law"] = graphs["law, whole"]
             return
-        gather = plain_function(given, graphs["gather"][0])
-        arguments = [compiled.theta, compiled.law_sums, *given]
+        gather = plain_function(inputs, graphs["gather"][0])
+        arguments = [compiled.theta, compiled.law_sums, *inputs]
         both = plain_function(arguments, [*graphs["law"], *graphs["law, whole"]])
         theta, rng, env = self.theta(start), np.random.default_rng(1), self.env(start)
         x = self.draw(rng, theta, env)
         sums = gather(*x, *env)
         for _ in range(_CHECKS):
-            found, expected = both(theta + 0.1 * rng.standard_normal(theta.size), sums, *x, *env)
-            if not np.isclose(found, expected, rtol=1e-6, atol=1e-6):
+            from_sums, expected = both(
+                theta + 0.1 * rng.standard_normal(theta.size), sums, *x, *env
+            )
+            if not np.isclose(from_sums, expected, rtol=1e-6, atol=1e-6):
                 graphs["law"] = graphs["law, whole"]
                 return
 
@@ -377,8 +379,8 @@ class Engine(Layout):
 
     def as_published(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield records that are typical for what was published of each by itself."""
-        [rv, *others] = self.block.records
-        for release in () if others else releases_of(self._model, [rv]):
+        [rv, *more_records] = self.block.records
+        for release in () if more_records else releases_of(self._model, [rv]):
             value = known_value(self._model.rvs_to_values[release])
             if value is not None and is_itself(release_statistic(release), rv):
                 typical = known_value(release_mechanism(release).typical_statistic(value))
@@ -428,8 +430,8 @@ class Engine(Layout):
 
     def _hold(self, x, theta, env) -> np.ndarray:
         """Whether the point can hold each record, and its law has such parameters."""
-        found = [np.broadcast_to(f, self.block.n) for f in self._are_held(theta, *x, *env)]
-        return np.logical_and.reduce([np.ones(self.block.n, dtype=bool), *found])
+        conditions = [np.broadcast_to(f, self.block.n) for f in self._are_held(theta, *x, *env)]
+        return np.logical_and.reduce([np.ones(self.block.n, dtype=bool), *conditions])
 
     def center(self, x: Sequence[np.ndarray]) -> None:
         """Keep the sums centred near these records' means."""

@@ -119,7 +119,7 @@ class CarriedGraphs:
             (fresh(rv, self.records), x, self._model.rvs_to_transforms.get(rv))
             for rv, x in self.records.items()
         ]
-        held = [found for law in laws if (found := representable(*law)) is not None]
+        held = [condition for law in laws if (condition := representable(*law)) is not None]
         lawful = self._lawful()
         # Of laws without such parameters the model says itself that they have no density.
         self.is_cut = bool(held) and not lawful
@@ -205,8 +205,8 @@ class CarriedGraphs:
         """
         known = self._model.basic_RVs
         above = {v: v.type() for v in ancestors(rv.owner.inputs, blockers=known) if v in known}
-        [own] = _replaced([rv], above)
-        density = logp(own, value, warn_rvs=False)
+        [copied] = _replaced([rv], above)
+        density = logp(copied, value, warn_rvs=False)
         [density] = substituted([density], {stand_in: v for v, stand_in in above.items()})
         return density
 
@@ -225,14 +225,14 @@ class CarriedGraphs:
 
     def _lawful(self) -> list[TensorVariable]:
         """Return the conditions, one for each record, under which its law has such parameters."""
-        found = substituted([c for c in self._domain() if self._is_of_records(c)], self.records)
-        return [c.all(axis=tuple(range(1, c.type.ndim))) if c.type.ndim > 1 else c for c in found]
+        held = substituted([c for c in self._domain() if self._is_of_records(c)], self.records)
+        return [c.all(axis=tuple(range(1, c.type.ndim))) if c.type.ndim > 1 else c for c in held]
 
     def _collect(self, graphs: dict[str, list[TensorVariable]]) -> None:
         """Find what else the graphs are computed from: data, noise scales, other variables."""
         above = ancestors([g for group in graphs.values() for g in group])
-        others = {rv.name for rv in self._model.basic_RVs if rv not in self.block.records}
-        for copied in (v for v in above if is_random(v) and v.name in others):
+        model_names = {rv.name for rv in self._model.basic_RVs if rv not in self.block.records}
+        for copied in (v for v in above if is_random(v) and v.name in model_names):
             raise RuntimeError(f"{copied.name!r} would be drawn, not read: please report this")
         known = {*self.records.values(), self.theta, self.new_theta, self.law_sums}
         self.env: dict[Variable, TensorVariable] = {}
