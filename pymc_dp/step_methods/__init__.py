@@ -81,7 +81,7 @@ def claimed_steps(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
         for group in groups:
             claimed.append((step, [rv for rv in reading.model.free_RVs if rv in group]))
             left = [rv for rv in left if rv not in group]
-    # A latent statistic without an exact draw is best moved together with its parameters: NUTS.
+    # NUTS moves a latent statistic without an exact draw best, together with its parameters.
     latents = [
         rv
         for rv in nearest_rvs([release_statistic(r) for r in releases(reading.model)])
@@ -94,7 +94,7 @@ def claimed_steps(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
 
 
 def _mates(reading: Reading, rv: TensorVariable) -> set[TensorVariable]:
-    """Return the variables of which a step takes all or none: those of one table of counts."""
+    """Return the variables that one step has to take together: those of one table of counts."""
     table = exact_step(reading, rv) == TableGibbs.__name__
     return {*together(reading, rv)} if table else {rv}
 
@@ -109,10 +109,10 @@ def choose_steps(reading: Reading) -> dict[TensorVariable, type[BlockedStep]]:
 def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
     """Return the name of the step that draws a latent count exactly given its releases.
 
-    `PrivateObservation` asks, and tags the count for `pm.sample`. Whatever the model says later,
-    the step checks again. Counts that are released in sums only are records, but for
-    Poisson counts of whose sums whole-number noise leaves some only: one by one they do not move.
-    Counts that are drawn `together` have one answer.
+    `PrivateObservation` tags the count with it for `pm.sample`. The step checks again, since the
+    model may grow. Counts that are released in sums only are records; the exception are Poisson
+    counts of whose sums whole-number noise allows some only, since they cannot move one by one.
+    Counts that are drawn `together` have the same step.
     """
     if rv.dtype.startswith("float"):
         return None
@@ -131,7 +131,7 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
 
 
 def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
-    """Whether each count is released by itself, or they are no records for another reason."""
+    """Whether each count is released by itself, or counts cannot move one by one as records do."""
     its_releases = releases_of(reading.model, [rv])
     if not rv.type.ndim or any(is_itself(release_statistic(r), rv) for r in its_releases):
         return True
@@ -143,7 +143,7 @@ def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
         if sum(math.prod(lengths(s)) for s in statistics) < sum(
             math.prod(lengths(v)) for v in group
         ):
-            return False  # in fewer entries not all are by themselves
+            return False  # with fewer entries than counts, some count is in sums only
         return is_by_cell([slopes_of(statistic, group) for statistic in statistics])
     return False
 
@@ -185,7 +185,7 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
 
 
 def kept_steps(reading: Reading) -> list[BlockedStep]:
-    """Return the steps that suit a model: made once, and each call finds them as they were made."""
+    """Return the steps that suit a model: made once, and reset by each call."""
     kept = []
     for step, state in _made_once(reading):
         step.sampling_state = state

@@ -45,8 +45,8 @@ from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 from pymc_dp.step_methods.table_entries import overlaps, read_table, releases_of_counts
 from pymc_dp.step_methods.tables import Table, TableStep, hold_parts, make_table
 
-_CELLS = 200  # of a table whose pairs all see every release
-_ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was
+_MAX_CELLS = 200  # of a table of which each pair looks at all releases
+_ROUNDS = 2  # of pairs in a sweep: enough for a table of a few cells to mix
 _FEW_ENTRIES = 8  # of a release: looking at all of them costs no more than choosing some
 
 
@@ -59,17 +59,17 @@ class CountGibbs(TableStep):
     the noise is log-concave and the statistic linear in the counts, a draw costs the same
     for any n; else all values of a count are listed, up to 100,000.
 
-    Where the noise is of whole numbers and the statistic is not for every count, as a mean, the
-    other counts are impossible: then all states of a table are listed, up to 100,000.
+    Under whole-number noise, counts whose statistic is not whole, a mean say, are impossible: then
+    all states of a table are listed, up to 100,000.
 
-    Entries of what was released may overlap, as all two-way margins do: cells then move as those of
-    `TableGibbs` do.
+    Entries of the releases may overlap, as all two-way margins do: cells then move as in
+    `TableGibbs`.
 
     Given the counts, their probabilities would move by :math:`n^{-1/2}` only, however little the
     releases tell. So where they have a Beta, Uniform(0, 1) or Dirichlet prior and no other child,
     and are among `vars`, the counts are drawn with them integrated out [1]_ (beta-binomial,
-    Dirichlet-multinomial), and they are drawn after the counts: together one draw from the joint
-    conditional.
+    Dirichlet-multinomial), and the probabilities are drawn after the counts: together one draw
+    from the joint conditional.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class CountGibbs(TableStep):
     def claims(cls, reading, left):
         """Claim binomial counts and small tables, with their conjugate probabilities."""
         counts = accepted(partial(check_count, reading), concerned(reading, left))
-        large = [rv for rv in counts if rv.type.ndim and known_cells(rv) > _CELLS]
+        large = [rv for rv in counts if rv.type.ndim and known_cells(rv) > _MAX_CELLS]
         large = [rv for rv in large if not overlaps(reading, rv)]
         for_tables = accepted(partial(read_table, reading), large)  # left to `TableGibbs`
         drawn = [rv for rv in counts if rv not in for_tables]
@@ -149,10 +149,10 @@ class CountGibbs(TableStep):
             parameter = _drawn_along(reading, rv, group)
             uncovered = f"{rv.name!r}: a table that overlaps, or is listed, is not covered"
             if not isinstance(rv.owner.op, BinomialRV) and overlaps(reading, rv):
-                raise Declined(uncovered)  # before its moves are made, which compiles
+                raise Declined(uncovered)  # before `make_table`, which compiles
             table = _table(reading, rv, parameter, point)
             noise = table.noise
-            if noise is None or noise.listed:  # None where it overlaps
+            if noise is None or noise.listed:  # None where entries overlap
                 raise Declined(uncovered)
             n, weights = _weights(reading, rv, parameter)
             row, values = in_a_row((n, weights)), reading.model.values_to_rvs
@@ -197,8 +197,8 @@ def make_loop_draw(
 @dataclass
 class _Table:
     name: str
-    noise: CompiledNoise | None  # which it is not where there is a lattice
-    lattice: Table | None  # that moves the counts where what was released overlaps
+    noise: CompiledNoise | None  # None where there is a lattice
+    lattice: Table | None  # moves the counts where entries of releases overlap
     concave: bool
     weights: PointFunction  # of the cells, after the total
     binary: bool
@@ -273,9 +273,9 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     if not concave and total > MOST_LISTED and states is None:
         raise Declined(
             f"the density of its releases {', '.join(repr(c.name) for c in releases)} is not known "
-            f"to be log-concave in it, or their statistics are not linear, and its {total} + 1 values "
-            f"are too many to list. Release a sum or mean under log-concave noise (a mechanism's "
-            f"property `log_concave`)"
+            f"to be log-concave in it, or their statistics are not linear, and its {total} + 1 "
+            f"values are too many to list. Release a sum or mean under log-concave noise (a "
+            f"mechanism's property `log_concave`)"
         )
     listed = None if states is None else total
     return _Table(name, noise, None, concave, row, binary, value, draw, listed, toward)
@@ -293,7 +293,7 @@ def _weights(reading: Reading, rv, parameter) -> tuple[TensorVariable, TensorVar
 
 
 def _aims(reading: Reading, rv, releases, maps) -> tuple[np.ndarray, PointFunction]:
-    """Return the slopes of linear statistics of counts, and what these should come to."""
+    """Return the slopes of linear statistics of counts, and the values that releases suggest."""
     slopes = np.vstack(maps)
     if slopes.shape[1] == 1:  # of a Binomial: zeros and ones
         slopes = np.hstack([np.zeros_like(slopes), slopes])
@@ -337,7 +337,7 @@ def _states(total: int, cells: int, release) -> np.ndarray:
             f"no whole number are impossible, and its {size} tables are too many to list. Write a "
             f"statistic that is whole for all of them, such as a sum"
         )
-    # Where the bars are among the stars.
+    # Stars and bars: a table is a choice of places for the bars among the stars.
     bars = np.array(list(combinations(range(total + cells - 1), cells - 1)), dtype=np.int64)
     ends = np.full((len(bars), 1), total + cells - 1)
     edges = np.hstack([np.full((len(bars), 1), -1), bars.reshape(len(bars), -1), ends])

@@ -31,7 +31,7 @@ from pymc_dp.step_methods.base import DPStep, LoopDraw, in_a_row
 from pymc_dp.step_methods.records.engine import Layout, Point
 from pymc_dp.step_methods.weave import Weave, has_entries
 
-_MOST = 20  # entries of parameters that no step draws
+_MAX_WALKED_ENTRIES = 20  # entries of parameters that no step draws
 
 
 @part
@@ -41,7 +41,7 @@ def has_nan(x):
 
 
 def loop_draws(reading: Reading, claimed) -> list[LoopDraw]:
-    """Return the draws of steps that have their variables; decline what no loop covers."""
+    """Return the draws of steps for their variables; decline steps without draws in a loop."""
     draws = [draw for step, group in claimed for draw in _of_step(reading, step, group)]
     if not draws:
         raise Declined("no variable has a step of its own")
@@ -63,9 +63,9 @@ def _alone(reading: Reading, rv: TensorVariable) -> int:
 
 def _check_few(model: pm.Model, left: Sequence[TensorVariable]) -> None:
     size = sum(math.prod(value_lengths(model, rv)) for rv in left)
-    if size > _MOST:
+    if size > _MAX_WALKED_ENTRIES:
         raise Declined(
-            f"it moves up to {_MOST} parameters one by one, and {size} have no step: "
+            f"it moves up to {_MAX_WALKED_ENTRIES} parameters one by one, and {size} have no step: "
             f"{', '.join(repr(rv.name) for rv in left)}"
         )
 
@@ -83,7 +83,7 @@ def undrawn(model: pm.Model, draws: Sequence[LoopDraw]) -> list[TensorVariable]:
 
 
 def walks(reading: Reading, moving: Sequence[TensorVariable], start: Point) -> list[Weave]:
-    """Return moves of parameters that carry nothing along: of each entry alone, or of all.
+    """Return moves of parameters that carry nothing along: entry by entry, or all together.
 
     Raises
     ------
@@ -110,14 +110,14 @@ class Loop(Layout):
     Parameters
     ----------
     reading : a model.
-    draws : of its steps.
+    draws : the draws of its steps.
     moving : moves of parameters, with what depends on them or alone.
     start : a point.
-    recorded : what is recorded of a draw, after q.
+    recorded : graphs whose values are recorded of a draw, after q.
 
     Attributes
     ----------
-    size : of q.
+    size : the length of q.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Loop(Layout):
         self._run = self._compiled(lines)
 
     def thetas(self, layout: Layout, rows: np.ndarray) -> np.ndarray:
-        """Return what the parameters of some moves are in rows of draws."""
+        """Return the parameters of a move in rows of draws."""
         places = [self._places[value][0] for value, _, _ in layout.slices]
         return np.concatenate([rows[:, place] for place in places], axis=1)
 
@@ -218,7 +218,7 @@ class Loop(Layout):
         return lines
 
     def _put(self, k: int, layout: Layout, values: Sequence[TensorVariable]) -> None:
-        """Compile what puts other parameters, and values of what is carried, into q."""
+        """Compile the function that puts new parameters and carried values into q."""
         theta, entries = pt.dvector("theta"), {}
         for value, place, shape in layout.slices:
             entries[value] = theta[place].reshape(shape)

@@ -26,7 +26,7 @@ from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, leaves_gaps, release_statistic, releases_of
 from pymc_dp.step_methods.registry import accepted
 
-_MOST_SHARED = 400  # cells of a table whose entries overlap
+_MAX_OVERLAPPING_CELLS = 400  # cells of a table whose entries overlap
 
 
 class CellEntries(NamedTuple):
@@ -36,9 +36,9 @@ class CellEntries(NamedTuple):
     ----------
     first, which, weight : see `kernels.counts.tables.Releases`.
     gaps : which counts are possible.
-    constants : of the statistic of each release, what it is of an empty table.
-    shared : whether a cell is in several entries of one release, or entries of several overlap, and
-        none is part of another; not of a tree, whose cells are entries, too.
+    constants : the statistic of each release for an empty table.
+    shared : whether a cell is in several entries of one release, or entries of several releases
+        overlap without one being part of the other; False for a tree whose cells are entries, too.
     """
 
     first: np.ndarray
@@ -52,19 +52,20 @@ class CellEntries(NamedTuple):
 def _cell_entries(
     rvs: Sequence[TensorVariable], releases: list[TensorVariable], maps: list[csc_array]
 ) -> CellEntries:
-    """Read the linear statistics of releases; refuse what leaves gaps that no draw crosses."""
+    """Read the linear statistics of releases; refuse gaps between counts that no draw crosses."""
     rv, zeros = rvs[0], {v: pt.zeros(counts_shape(v), dtype=v.dtype) for v in rvs}
     size, offset = sum(math.prod(counts_shape(v)) for v in rvs), 0
     parts, broken, constants = [], [], []
-    pairs, large = zip(releases, maps, strict=True), size > _MOST_SHARED
+    pairs, large = zip(releases, maps, strict=True), size > _MAX_OVERLAPPING_CELLS
     several = [release.name for release, slopes in pairs if (np.diff(slopes.indptr) > 1).any()]
     overlap = bool(several or not large) and _overlap(maps)
     tree = not overlap and is_by_cell(maps)
     if several and not tree and large:
         raise Declined(
-            f"one of its cells is in several entries of the statistic of {several[0]!r}, as is for "
-            f"up to {_MOST_SHARED} counts, or where each cell is an entry by itself and the others "
-            f"are a tree. Make these several releases, or write RecordMetropolis"
+            f"one of its cells is in several entries of the statistic of {several[0]!r}, which is "
+            f"covered for up to {_MAX_OVERLAPPING_CELLS} counts, or where each cell is an entry by "
+            f"itself and the others are a tree. Make these several releases, or write "
+            f"RecordMetropolis"
         )
     for release, slopes in zip(releases, maps, strict=True):
         statistic = release_statistic(release)
@@ -86,7 +87,7 @@ def _cell_entries(
 
 
 def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
-    """Return (entry, cells, step, rest) where whole noise leaves some values of a sum only."""
+    """Return (entry, cells, step, rest) of entries of which whole noise allows some values only."""
     known = known_value(constant, fixed=True)
     broken = []
     order = np.argsort(where, kind="stable")
@@ -152,7 +153,7 @@ def counts_shape(variable: TensorVariable) -> tuple[int, ...]:
 
 @once
 def together(reading: Reading, rv: TensorVariable) -> tuple[TensorVariable, ...]:
-    """Return the counts that one sweep draws, of one law and in releases of each other."""
+    """Return the counts that one sweep draws: of one law, and linked by common releases."""
     group = [rv]
     for member in group:
         if type(rv.owner.op) not in COUNT_LAWS:
@@ -171,7 +172,7 @@ def releases_of_table(reading: Reading, rvs: Sequence[TensorVariable]) -> list[T
 
 
 def read_table(reading: Reading, rv: TensorVariable) -> CellEntries:
-    """Read how a table enters its releases; refuse what is no table of counts with noisy sums.
+    """Read how a table enters its releases; refuse other variables than counts with noisy sums.
 
     Counts that are drawn `together` are cells of the same table.
     """
@@ -179,7 +180,7 @@ def read_table(reading: Reading, rv: TensorVariable) -> CellEntries:
 
 
 def overlaps(reading: Reading, rv: TensorVariable) -> bool:
-    """Whether entries of what was released of a table overlap, so that cells move together."""
+    """Whether entries of the releases of a table overlap, so that cells move together."""
     readable = accepted(partial(read_table, reading), [rv])
     return bool(readable) and read_table(reading, rv).shared
 
@@ -224,7 +225,7 @@ def read_cell_entries(reading: Reading, rvs: tuple[TensorVariable, ...]) -> Cell
 
 
 def releases_of_counts(reading: Reading, rv: TensorVariable) -> list[TensorVariable]:
-    """Return the releases of counts; refuse counts that something else depends on, or nothing."""
+    """Return the releases of counts; refuse counts with other children, or without a release."""
     child_rvs = children(reading, rv)
     wrong = [c for c in child_rvs if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
     if wrong:

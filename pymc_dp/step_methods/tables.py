@@ -31,17 +31,17 @@ from pymc_dp.step_methods.table_entries import (
 )
 from pymc_dp.step_methods.weave import WeavingStep
 
-_SHARPEST = 1e6  # of a release, the precision with which it knows a cell: more does not matter
-_PILOT = 100  # draws that directions are chosen from, twice
-_BASES = 4  # of directions: what a cell that is nearly empty stops in one, another goes around
-_CELLS_A_ROUND = 24  # for each so many, a draw goes once more along all directions
+_SHARPEST = 1e6  # the highest precision of a release that matters for the choice of directions
+_PILOT = 100  # pilot draws in each of two rounds, before directions are chosen
+_BASES = 4  # sets of directions: one goes around nearly empty cells that block another
+_CELLS_A_ROUND = 24  # cells for which a draw goes along all directions once more
 
 
 class TableStep(WeavingStep):
-    """A step that draws tables of counts, each by its ``update(rng, point)``: new values by name.
+    """A step that draws tables of counts, each by ``update(rng, point)``: new values by name.
 
-    It has ``_groups(reading)``, the variables of each table, and ``_read(reading, rvs, point)``, a
-    table or why there is none, `Declined`.
+    A subclass defines ``_groups(reading)``, the variables of each table, and
+    ``_read(reading, rvs, point)``, which returns a table or raises `Declined`.
     """
 
     def _prepare(self, reading, initial_point):
@@ -80,9 +80,9 @@ class TableGibbs(TableStep):
     sums, pairs move where the sums are known well. The cost of a sweep grows with the number of
     cells, of releases that a cell is in, and with the width of the conditionals.
 
-    Where whole-number noise is added to a statistic that is not whole for all counts, as half a
-    count or the mean of Poisson counts, the other counts are impossible: cells are drawn over those
-    that are left, and Poisson cells that share such an entry together with their sum.
+    Under whole-number noise, counts whose statistic is not whole (half a count, the mean of Poisson
+    counts) are impossible: cells are drawn over the possible counts, and Poisson cells that share
+    such an entry together with their sum.
 
     Entries may overlap, as all two-way margins of a table do, in one release or several, or
     :math:`X'y` of a regression whose rows are of few kinds. Cells then move several at a time, too:
@@ -163,10 +163,10 @@ class Table(NamedTuple):
     Attributes
     ----------
     names : of the variables whose entries, one after the other, are its cells.
-    law : type of the op of a cell; Poisson of cells with a total, Dirichlet where that of their
-        probabilities is integrated out.
+    law : type of the op of a cell; Poisson of cells with a total, Dirichlet of cells whose
+        probabilities are integrated out.
     block : cells with a fixed total; 0 where there is none.
-    entries : which cells are in what was released of them.
+    entries : which cells are in which entries of the releases.
     read : a `PointFunction`; returns z, lam and tau of all releases, totals, and rows of law
         parameters.
     directions, widths : along which cells move together, and about how far, in steps.
@@ -231,10 +231,10 @@ def _restore(counts, totals, rates) -> None:
 def make_table(
     reading: Reading, rvs: tuple[TensorVariable, ...], point, weights: TensorVariable | None = None
 ) -> Table:
-    """Read a table, and choose how several cells move at once where what was released overlaps.
+    """Read a table, and choose directions in which cells move together where entries overlap.
 
-    With `weights`, its probabilities are integrated out of a Dirichlet law of these parameters.
-    Directions are chosen where the chain starts: they have to stay the same.
+    With `weights`, the parameters of a Dirichlet prior, its probabilities are integrated out.
+    Directions are chosen where the chain starts, and stay the same.
     """
     table = _table(reading, rvs, weights)
     if not table.entries.shared or (table.entries.gaps.step != 1.0).any():
@@ -248,10 +248,10 @@ def make_table(
     sharp = np.minimum(np.sqrt(0.5 * lam**2 + tau) * largest, np.sqrt(_SHARPEST))
     known *= (sharp / np.maximum(largest, 1e-300))[:, None]
     moves = np.eye(size)
-    if table.block:  # whose sums are zero
+    if table.block:  # moves that keep the total
         moves = (moves - np.roll(moves, 1, axis=1))[np.arange(size) % table.block < table.block - 1]
     rng = np.random.default_rng(0)
-    variance = (1.0 + _counts(table, point)) ** 2  # as far as they may be from it
+    variance = (1.0 + _counts(table, point)) ** 2  # a wide guess, before the pilot draws
     for bases in (1, 1, _BASES):
         metric = np.diag(1.0 / variance) + known.T @ known
         vector_sets = []
@@ -278,7 +278,7 @@ def _counts(table: Table, point) -> np.ndarray:
 
 
 def hold_parts(step: DPStep, reading: Reading, rvs: Sequence[TensorVariable]) -> None:
-    """Remember the data in the coefficients of some counts in what was released of them."""
+    """Remember data in the coefficients of counts in their releases; see `DPStep._hold`."""
     for statistic in map(release_statistic, releases_of_table(reading, rvs)):
         if data := public_data([statistic]):
             names = [str(reading.model.rvs_to_values[rv].name) for rv in rvs]

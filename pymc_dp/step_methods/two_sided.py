@@ -221,7 +221,9 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
     elif mechanism.rates is not None:
         z, scale, factor, constant = released_entries(reading.model, rv, release, mechanism)
         possible = _possible(rv, release, mechanism, factor, constant)
-        if mechanism.is_discrete and possible is None:  # what was whole may not be in other data
+        if (
+            mechanism.is_discrete and possible is None
+        ):  # with other data, coefficients may not be whole
             whole = [pt.eq(c, pt.round(c)).all() for c in (factor, constant)]
             z = pt.switch(pt.and_(*whole), z, np.nan)
         scale = pt.switch(scale > 0, scale, np.nan)
@@ -251,7 +253,7 @@ def _positive(mechanism: Mechanism) -> tuple[TensorVariable, ...]:
 
 
 def _possible(rv, release, mechanism, factor, constant):
-    """Return (step, rest) of the counts that whole-number noise leaves; None where all are.
+    """Return (step, rest) of the counts that whole-number noise allows; None where all are.
 
     A statistic that is not whole cannot have been released.
     """
@@ -285,10 +287,9 @@ def _instead(rv: TensorVariable) -> str:
 
 
 def is_exact_count(reading: Reading, rv: TensorVariable) -> bool:
-    """Whether a variable is a count with an exact draw given its one release, of nothing else.
+    """Whether a count has an exact draw given its one release, which is of nothing else.
 
-    Such a count is for `TwoSidedGibbs`. Whatever the model says later,
-    the step checks again.
+    `TwoSidedGibbs` draws such a count. It checks again, since the model may grow.
     """
     if rv.dtype.startswith("float"):
         return False

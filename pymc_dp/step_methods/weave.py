@@ -1,7 +1,7 @@
 """Parameters moved along with the latents that depend on them, the noise behind these held fixed.
 
 Given a latent, its parameters move by its sampling error only, however little the release tells.
-So after its draw they move together (interweaving, Yu & Meng 2011), as those of records do.
+So after the latent is drawn, both move together (interweaving, Yu & Meng 2011), as with records.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from pymc_dp.step_methods.registry import STEPS
 
 _log = logging.getLogger("pymc.dp")
 
-_EACH = 4  # moves of all entries of a variable in a draw
+_MOVES_OF_EACH_ENTRY = 4  # moves of all entries of a variable in a draw
 
 
 class _Graphs(CarriedGraphs):
@@ -59,7 +59,7 @@ class _Graphs(CarriedGraphs):
         return {"back": back, "density": [self._where_held(graphs)]}
 
     def by_entry(self, members: Sequence[TensorVariable]) -> bool:
-        """Whether the densities have the entries that they are to have."""
+        """Whether entry i of the densities is of entries i alone, where the moves need it."""
         return True
 
     def _where_held(self, graphs):
@@ -99,10 +99,11 @@ class _EachGraphs(_Graphs):
 
 
 class _WallGraphs(_Graphs):
-    """Graphs of a mean that moves along the wall of what bounded records can be.
+    """Graphs of a mean that moves along the edge of the feasible region of bounded records.
 
-    A variance keeps its distance from the largest that there is at its mean. The moves keep volume
-    in means and variances, and what is carried does not keep its noise: its own density counts.
+    A variance keeps its distance from the largest variance at its mean. The moves keep volume in
+    means and variances. They do not hold the noise behind the carried variables fixed, so the
+    density of these variables counts.
     """
 
     def _densities(self):
@@ -144,7 +145,7 @@ def is_bounded(release: TensorVariable) -> bool:
 
 
 def _power(variance: TensorVariable) -> float:
-    """Return the power of its one random variable that a variance is."""
+    """Return k where a variance is the k-th power of its one random variable."""
     [rv] = nearest_rvs([variance])
     known = known_value(substitute(variance, {rv: pt.constant(4.0, dtype=rv.dtype)}), fixed=True)
     if known not in (4.0, 16.0):
@@ -159,12 +160,12 @@ class Weave(Layout):
     ----------
     model : pm.Model
     block : Block
-        The latents; of `n` entries each where these are independent, given all else; else 0.
+        The latents; `n` is their length where entries are independent given all else, else 0.
     parameters : list of TensorVariable
     start : dict
         A point.
     kind : type, optional
-        Of its graphs, if these are others.
+        The class of its graphs, `_WallGraphs` or the default.
     """
 
     def __init__(self, model: pm.Model, block: Block, parameters, start: Point, kind=None):
@@ -192,12 +193,12 @@ class Weave(Layout):
         return Weave, self._made_of
 
     def walk(self) -> WalkAdaptation:
-        """Return what its moves are to learn."""
+        """Return the tuning of its moves, at its start."""
         return WalkAdaptation(self.size, by_entry=self._each)
 
     def count(self, walk: WalkAdaptation) -> int:
         """Return how many moves there are to a draw."""
-        return _EACH if self._each else walk.moves
+        return _MOVES_OF_EACH_ENTRY if self._each else walk.moves
 
     def _compile(self, compiled: CarriedGraphs) -> None:
         graphs, theta = compiled.graphs, compiled.theta
@@ -245,11 +246,11 @@ class Weave(Layout):
 def weaves(
     reading: Reading, drawn: Sequence[TensorVariable], start: Point, fixed: dict
 ) -> Iterator[Weave]:
-    """Find the moves of all that is above some latents, level by level.
+    """Find the moves of all parameters above some latents, level by level.
 
-    The parameters of a level move, and the latents are carried along, with what is between. So are
-    other latents that the parameters are of, if they can be. Put into `fixed` why some could not be
-    moved in one way.
+    The parameters of a level move; the latents, and the variables between, are carried along. So
+    are other latents that depend on the parameters, if possible. `fixed` collects the reasons for
+    which parameters could not be moved.
     """
     model = reading.model
     free = [rv for rv in model.free_RVs if rv in drawn or not is_tagged(rv)]
@@ -260,7 +261,7 @@ def weaves(
     while True:
         above = {p for rv in carried for p in parents(rv)} - carried
         above = {p for p in above if p in free and p.dtype.startswith("float")}
-        if len(carried) == len(drawn):  # what the step of a later latent moves, too
+        if len(carried) == len(drawn):  # the step of a later latent moves its parameters
             last = max(map(free.index, drawn))
             later = [rv for rv in released if rv in free[last + 1 :] and _is_woven(rv)]
             above -= {p for rv in later for p in parents(rv)}
@@ -276,7 +277,7 @@ def weaves(
 
 
 def _walls(reading: Reading, latents, free):
-    """Yield means, and what they carry along the wall: of each sample, and of its law with it."""
+    """Yield means, and the variables that they carry along the edge: of samples, and of laws."""
     bounded = [r for r in releases(reading.model) if is_bounded(r)]
     for moments in {r.owner.op.split(r.owner.inputs)[2]: None for r in bounded}:
         law_mean, law_variance, mean, variance = moments
@@ -295,7 +296,7 @@ def _is_woven(rv: TensorVariable) -> bool:
 
 
 def _made(reading, carried, moving, start, fixed, n=0, kind=None) -> list[Weave]:
-    """Return the move of some parameters, if they can move along; else say why not."""
+    """Return the move of some parameters; or none, with the reason in `fixed`."""
     above = moving if kind is _WallGraphs else ()
     factors = dict.fromkeys(
         c for rv in (*carried, *above) for c in children(reading, rv) if c not in carried
@@ -309,20 +310,20 @@ def _made(reading, carried, moving, start, fixed, n=0, kind=None) -> list[Weave]
 
 
 def _level(reading: Reading, carried, above, start: Point, fixed: dict) -> list[Weave]:
-    """Return the moves of some parameters: of single entries, and of others."""
+    """Return the moves of some parameters: entry by entry where possible, others together."""
     by_entry = _by_entry(reading, carried, above)
     moves = []
     if by_entry:
         moves = _made(reading, carried, by_entry, start, {}, known_shape(by_entry[0])[0])
     left = [rv for rv in above if not moves or rv not in moves[0].parameters]
     whole = _made(reading, carried, left, start, fixed)
-    if whole or len(left) < 2:  # one of them may be in the way
+    if whole or len(left) < 2:  # one parameter may be the obstacle
         return moves + whole
     return moves + [w for rv in left for w in _made(reading, carried, [rv], start, fixed)]
 
 
 def _by_entry(reading: Reading, carried, above) -> list[TensorVariable]:
-    """Return the parameters entry i of which is of entries i of what is carried alone."""
+    """Return the parameters whose entry i affects entries i of carried variables alone."""
     model = reading.model
     parameters = [
         rv
@@ -344,7 +345,7 @@ def has_entries(model: pm.Model, rv: TensorVariable) -> bool:
 
 
 class WeavingStep(WalkingStep):
-    """A step that moves the parameters of its latents along with them, after it drew these.
+    """A step that draws latents, and then moves parameters along with them.
 
     With ``interweave=False`` it draws the latents alone.
     """

@@ -99,7 +99,9 @@ def _see_release(op: IntegratedReleaseRV, reading, child, drawn):
         return None
     mechanism, [rate] = op.split(child.owner.inputs)
     mechanism, value = op.law.standardised(model.rvs_to_values[child], mechanism)
-    scale = None if mechanism.rates is None else mechanism.parameters[0]  # of other noise: no step
+    scale = (
+        None if mechanism.rates is None else mechanism.parameters[0]
+    )  # other noise is refused later
     return Seen(rate, value, type(mechanism), scale)
 
 
@@ -109,7 +111,7 @@ def read_factorization(reading: Reading, rvs: Sequence[TensorVariable]) -> Facto
     Raises
     ------
     ValueError
-        Naming the variable and what it is that does not fit.
+        Naming the variable that does not fit, and why.
     """
     counts = [rv for rv in rvs if isinstance(rv.owner.op, PoissonRV)]
     factors = [rv for rv in rvs if rv not in counts]
@@ -399,7 +401,7 @@ def find_factorizations(reading: Reading) -> list[list[TensorVariable]]:
             if isinstance(child.owner.op, PoissonRV) and child in reading.model.free_RVs
             else []
         )
-        # Of two factors one may have another prior, which leaves it to another step.
+        # One of two factors may have a prior that leaves it to another step.
         together = [factors, *([rv] for rv in factors)]
         for group in [[*some, *latent] for some in together] + together * bool(latent):
             with suppress(ValueError, NotImplementedError):

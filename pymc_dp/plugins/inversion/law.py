@@ -11,16 +11,17 @@ Records :math:`x_i \sim f(\cdot \mid \theta)`, i = 1..n, are released through a 
 A release of several groups has such a density in each entry, with the parameters and the size of
 its group. One graph is written for one group and vectorised over all.
 
-The expectation is Gauss-Legendre quadrature of f on panels between the breakpoints of h, where h is
-constant a single atom; the integral is the midpoint rule on the contour through the saddlepoint
-[1]_, with the poles of the Laplace noise taken out exactly (see `inversion.kernels.line`). Neither
-has a cost that grows with n, and the density keeps its relative accuracy in the tails.
+The expectation is Gauss-Legendre quadrature of f on panels between the breakpoints of h (a panel on
+which h is constant is one atom); the integral is the midpoint rule on the contour through the
+saddlepoint [1]_, with the poles of the Laplace noise taken out exactly (see
+`inversion.kernels.line`). Neither has a cost that grows with n, and the density keeps its relative
+accuracy in the tails.
 
 **Error.** The kernels estimate their relative error: a density or statistic that the panels do not
 resolve, mass where an unbounded law was cut, frequencies beyond the nodes, cancellation. Where the
 estimate exceeds 1e-5 the log density is NaN, which a sampler rejects and an initial evaluation
 reports; nothing less accurate is returned. Usually the error is below 1e-11, that of the gradient
-below 1e-9. What is NaN in the bulk where a model starts is declined, see `trial`.
+below 1e-9. A model is declined if the density is NaN in the bulk at its start, see `trial`.
 NaN is met under Laplace noise where few records are at work, so that the sum has no
 smooth density itself: n < 5, or nearly all records clipped at the released value; under Gaussian
 noise only where it is far narrower than what one record contributes; and where few records
@@ -60,9 +61,9 @@ def log_densities(
 ) -> TensorVariable:
     """Log densities of noisy sums over groups of these sizes, each as `Summand.log_density`.
 
-    Vectors with a number for each group; parameters and noise may be scalars, for all. With rows
-    of log weights of a size, the next one, and so on, z and noise are rows, too, of one number for
-    all of these sizes or of one for each; `added` is what is added to each record's summand.
+    Vectors with a number for each group; parameters and noise may be scalars, for all. With
+    `log_number`, rows of log weights of consecutive sizes, z and noise are rows, too: of one number
+    for all sizes, or of one for each. `added` is added to the summand of each record.
     """
     if log_number is None:
         log_number = pt.constant(np.zeros((1, 1)))
@@ -86,8 +87,8 @@ def typical(sizes, log_number) -> int:
 class Inverted(Integrated):
     """Multiples of sums over groups of iid records, ``factor * sum + constant`` in each entry.
 
-    Parameters are those of the records' law in each group, and what stands for `public` in the
-    summand: data that are the same for all groups.
+    Parameters are those of the records' law in each group, then the values of `public`, data in
+    the summand that are the same for all groups.
     """
 
     law: RandomVariable
@@ -119,7 +120,7 @@ class Inverted(Integrated):
         """Return the parameters of the records' law, and the summand."""
         count = len(parameters) - len(self.public)
         public = dict(zip(self.public, parameters[count:], strict=True))
-        # `clone_replace` would copy what these are computed from.
+        # `clone_replace` would copy the variables that these are computed from.
         return parameters[:count], self.summand.rewritten(
             lambda graphs: graph_replace(graphs, public, strict=False)
         )
@@ -154,14 +155,14 @@ class Inverted(Integrated):
         logp = logp + pt.broadcast_to(excess(mechanism, value), shape).ravel()[filled]
         if filled.size == self.sizes.size:
             return logp.reshape(shape)
-        # A density that no record enters has no place in the gradient: it may be NaN.
+        # Empty groups are kept out of the gradient of the inversion, where it may be NaN.
         alone = mechanism.logp(value, self.constant).ravel()
         return pt.set_subtensor(alone[filled], logp).reshape(shape)
 
     def standardised(self, value, mechanism, parameters):
-        """Return what the groups that are `filled` have; of sums whose factor is 1.
+        """Return sizes, release and noise, and parameters of the `filled` groups; and the summand.
 
-        Sizes, the release and its noise, the parameters of a record; and the summand.
+        Release and noise are those of sums with factor 1 and no constant.
         """
         record_parameters, summand = self.split(parameters)
         shape, filled = self.sizes.shape, self.filled
@@ -216,10 +217,10 @@ def sum_given(name: str, rng, summand: Summand, law, n, *noisy) -> float:
 
 
 def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, fixed=None):
-    """Draw sums over records given their releases, as `sum_given`: zero of no records.
+    """Draw sums over records given their releases, see `sum_given`; sums of no records are zero.
 
-    `n` has a row for each draw of the posterior and a column for each group, as what is returned.
-    Other variables that parameters and releases are of are `given`, see `each_draw`.
+    `n`, and the result, have a row for each draw of the posterior and a column for each group.
+    `fixed` has values of other variables in the graphs, see `each_draw`.
     """
     size = pt.vector(dtype="float64", shape=n.shape[1:])
     laws = of_each(summand.nodes, law, parameters, size, *noisy)

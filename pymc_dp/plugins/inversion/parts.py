@@ -1,4 +1,4 @@
-"""Laws of records that are made of others: mixtures, hurdles, zero-inflated and censored ones."""
+"""Laws of records made of other laws: mixtures, hurdles, zero-inflated and censored ones."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class Part(NamedTuple):
     Attributes
     ----------
     law : a continuous variable, or a number that the record then is.
-    share : how often it is this part; None of the whole.
-    ends : what its draws are clipped to, a number below and one above for each time.
-    cut : the whole numbers that it is cut to; None of a law that is not.
+    share : the probability of the part; None if it is the whole law.
+    ends : pairs of bounds to which its draws are clipped, one after the other.
+    cut : the whole numbers to which a law of counts is truncated; None without truncation.
     """
 
     law: TensorVariable
@@ -77,7 +77,7 @@ class Part(NamedTuple):
 
     @property
     def is_atom(self) -> bool:
-        """Whether it is one number."""
+        """Whether the part is a single number."""
         op = self.law.owner and self.law.owner.op
         return not isinstance(op, RandomVariable | SymbolicRandomVariable)
 
@@ -151,10 +151,10 @@ def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
 
 
 def of_each(write, law, parameters, sizes, *inputs):
-    """Return what is written for one group, vectorised over all."""
+    """Return the graphs that `write` makes for one group, vectorised over all groups."""
     scalars = [pt.scalar(dtype="float64") for _ in parameters]
     n, rows = pt.scalar(dtype="float64"), [pt.as_tensor(v) for v in inputs]
     ones = [pt.TensorType(v.dtype, v.type.shape[1:])() for v in rows]
-    one = write(parts_of(law, scalars), n, *ones)
+    graphs_of_one = write(parts_of(law, scalars), n, *ones)
     of_all = pt.as_tensor(sizes).astype("float64"), *rows, *parameters
-    return vectorize_graph(one, dict(zip((n, *ones, *scalars), of_all, strict=True)))
+    return vectorize_graph(graphs_of_one, dict(zip((n, *ones, *scalars), of_all, strict=True)))

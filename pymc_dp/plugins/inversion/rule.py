@@ -55,11 +55,11 @@ def _read(reading: Reading, group: Block) -> tuple[TensorVariable, list[TensorVa
 
 @contextmanager
 def _by_inversion(records: TensorVariable) -> Iterator[None]:
-    """Say of a refusal in this block, or in what this decorates, what was tried."""
+    """Prefix refusals in this block, or in the function that it decorates: by inversion."""
     try:
         yield
     except (Declined, ValueError) as error:
-        # Counts of the records' values say more of why there is no marginal.
+        # The law of counts of finite records says better why there is no marginal.
         counted = isinstance(records.owner.op, BernoulliRV | CategoricalRV)
         near = -1 if counted else getattr(error, "near", 1)
         raise Declined(f"by inversion: {error}", near=near) from None
@@ -89,23 +89,23 @@ def of_groups(reading: Reading, group: Block) -> Change:
         )
     change = Change()
     for statistic in sums:
-        what, of = "by inversion by group", f"the release {statistic.rv.name!r}"
-        with about(what):
+        method, place = "by inversion by group", f"the release {statistic.rv.name!r}"
+        with about(method):
             name = f"{records.name}_{statistic.rv.name}" if len(sums) > 1 else str(records.name)
             released = sums_by_group(records, part, statistic, name)
-            with about(of):
+            with about(place):
                 trials = bulk_trials(released, str(records.name))
-        change.trials += [about(what)(about(of)(trial)) for trial in trials]
+        change.trials += [about(method)(about(place)(trial)) for trial in trials]
         change.replaced[statistic.rv] = released
     return change
 
 
 def sum_of_all(
-    records: TensorVariable, column: int, of: str, releases: Sequence[TensorVariable]
+    records: TensorVariable, column: int, prefix: str, releases: Sequence[TensorVariable]
 ) -> TensorVariable:
-    """Return the release of a sum over all records alike, a vector or a column, without these.
+    """Return the release of a sum over all records, of a vector or a column, without the records.
 
-    What is shown of the sum in results has a name that begins with `of`.
+    The name of the sum in results begins with `prefix`.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def sum_of_all(
     """
     n = record_length(records)
     law, law_parameters = readable_law(records)
-    # Small integers and floats in the graph would be computed with in single precision.
+    # Small integers and floats in the graph would make it single precision.
     parameters = [p.astype("float64") for p in column_parameters(records, column, law_parameters)]
     positive = starts_at_zero(law, parameters, str(records.name))
     if len(releases) != 1:
@@ -152,15 +152,15 @@ def sum_of_all(
             near=error.near,
         ) from None
     one_group = np.array([n]), np.ones(1), np.array([added])
-    return without_records(release, records, law, parameters, summand, one_group, of)
+    return without_records(release, records, law, parameters, summand, one_group, prefix)
 
 
 def sums_by_group(
-    rv: TensorVariable, part: TensorVariable, release: Statistic, of: str
+    rv: TensorVariable, part: TensorVariable, release: Statistic, prefix: str
 ) -> TensorVariable:
-    """Return the release of sums over groups of a function of each record, without these.
+    """Return the release of sums over groups of a function of each record, without the records.
 
-    What is shown of the sums in results has a name that begins with `of`.
+    The name of the sums in results begins with `prefix`.
     """
     law, law_parameters = readable_law(rv)
     with about(f"the release {release.rv.name!r}"):
@@ -171,20 +171,20 @@ def sums_by_group(
     positive = starts_at_zero(law, scalars, str(rv.name))
     with about(f"the release {release.rv.name!r}"):
         summand = summand_of(part, rv, math.prod(lengths(rv)), positive)
-    return without_records(release.rv, rv, law, parameters, summand, groups, of)
+    return without_records(release.rv, rv, law, parameters, summand, groups, prefix)
 
 
 def without_records(
-    release: TensorVariable, records: TensorVariable, law, parameters, summand, groups, of: str
+    release: TensorVariable, records: TensorVariable, law, parameters, summand, groups, prefix: str
 ) -> TensorVariable:
     """Return a release of ``factor * sum + added`` over groups of records, without the records.
 
     Parameters
     ----------
     law, parameters : the law of a record; a parameter is a vector of the groups, or a scalar.
-    summand : what each record adds to a sum.
-    groups : vectors of the groups: the number of records, the factor and what is added.
-    of : begins the name that the sums have in results.
+    summand : the contribution of a record to a sum.
+    groups : vectors of the groups: the number of records, the factor and the added constant.
+    prefix : begins the name that the sums have in results.
     """
     mechanism, shape = release_mechanism(release), lengths(release_statistic(release))
     sizes, factor, added = (x.reshape(shape) for x in groups)
@@ -198,12 +198,12 @@ def without_records(
     if multiple := summand.multiple:
         times, of_each = multiple
         sums = groups[0], times * groups[1], of_each * groups[0] * groups[1] + groups[2]
-        shown = of_multiples(of, records.owner.op, *sums)
+        shown = of_multiples(prefix, records.owner.op, *sums)
     graphs = [summand.h, *summand.breakpoints]
     public = [
         v for v in graph_inputs(graphs) if v is not summand.record and not isinstance(v, Constant)
     ]
-    # What the law keeps is no part of the model.
+    # The law holds stand-ins of public data, not variables of the model.
     stand_ins = {v: v.type() for v in public}
     summand = summand.rewritten(lambda g: clone_replace(g, stand_ins, rebuild_strict=False))
     inverted = Inverted(law, sizes, factor, added, summand, tuple(stand_ins.values()), shown)
@@ -211,7 +211,7 @@ def without_records(
 
 
 def bulk_trials(release: TensorVariable, name: str) -> list[Callable[[], None]]:
-    """Return what tries the density of a release, its records of this name integrated out.
+    """Return trials of the density of a release whose records, of this name, are integrated out.
 
     The smallest of its groups is tried, under the narrowest noise of all.
     """
@@ -243,7 +243,7 @@ def bulk_trials(release: TensorVariable, name: str) -> list[Callable[[], None]]:
 def part_of(
     reading: Reading, releases: list[TensorVariable], rv: TensorVariable
 ) -> tuple[TensorVariable, list[Statistic]]:
-    """Return the function of each record that all releases are linear in, and their weights."""
+    """Return the function of each record that all releases are linear in, and the statistics."""
     above = ancestors([release_statistic(r) for r in releases], blockers=[rv])
     for candidate in (rv, *above):  # sums of the records themselves first
         elementwise = candidate.owner is not None and isinstance(candidate.owner.op, Elemwise)

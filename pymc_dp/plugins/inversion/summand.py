@@ -43,7 +43,9 @@ SMOOTH_FUNCTIONS: set[type] = {
     ps.Cos, ps.Tanh, ps.ArcTan, ps.math.Sigmoid, ps.math.Softplus, ps.math.Erf,
 }  # fmt: skip
 _COMPARISONS = (ps.LT, ps.GT, ps.LE, ps.GE, ps.EQ, ps.NEQ)
-_QUANTILES = (np.arange(32) + 0.5) / 32  # of a record, at which its moments are guessed
+_QUANTILES = (
+    np.arange(32) + 0.5
+) / 32  # levels of the quantiles that approximate the moments of a record
 _EXTREMES = (ps.Maximum, ps.Minimum)
 _LOGICAL = (ps.AND, ps.OR, ps.XOR, ps.Invert)
 _SINGULAR_AT_ZERO = (ps.Log, ps.Log2, ps.Log10, ps.Sqrt, ps.Reciprocal)
@@ -51,12 +53,12 @@ _SINGULAR_AT_ZERO = (ps.Log, ps.Log2, ps.Log10, ps.Sqrt, ps.Reciprocal)
 
 @dataclass(frozen=True)
 class Summand:
-    """What each record contributes to a sum.
+    """The contribution of each record to a sum.
 
     Attributes
     ----------
-    record : stands for the records, a vector of any length.
-    h : what one record contributes, elementwise in `record`.
+    record : a stand-in for the records, a vector of any length.
+    h : the contribution of a record, elementwise in `record`.
     breakpoints : values of the record between which h is smooth, in no order; NaN is no point.
     """
 
@@ -65,14 +67,14 @@ class Summand:
     breakpoints: tuple[TensorVariable, ...] = ()
 
     def at(self, x: TensorVariable) -> TensorVariable:
-        """Return what records contribute, of any shape."""
+        """Return the contributions of records, of any shape."""
         replacements = {self.record: x.ravel().astype(self.record.dtype)}
         [h] = graph_replace([self.h], replacements, strict=False)
         return pt.broadcast_to(h, (x.size,)).reshape(x.shape)
 
     @property
     def multiple(self) -> tuple[float, float] | None:
-        """The a and b where a x + b is what is summed of each record x; None of another h."""
+        """The numbers a and b where h is a x + b of a record x; None of another h."""
         two = self.record.type.clone(shape=(2,))("two")
         [h] = clone_replace([self.h], {self.record: two}, rebuild_strict=False)
         try:
@@ -86,17 +88,19 @@ class Summand:
         a, b = float(slopes[0, 0]), float(added[0])
         return (a, b) if a and np.array_equal(slopes, a * np.eye(2)) else None
 
-    priced_as: ClassVar[str | None] = None  # where all sums of this kind have one cost
-    inverted: ClassVar[bool] = True  # by quadrature, which may not find the density
+    priced_as: ClassVar[str | None] = (
+        None  # the name of the cost of all sums of this kind, if they have one cost
+    )
+    inverted: ClassVar[bool] = True  # whether by quadrature, which may not find the density
 
     def noise_parts(self, mechanism: Mechanism) -> tuple[TensorVariable, TensorVariable]:
-        """Return the parts of noise around sums of this, see `quadrature.noise_parts`."""
+        """Return Laplace scale and Gaussian spread of noise, see `quadrature.noise_parts`."""
         return noise_parts(mechanism)
 
     def require(self, records: TensorVariable, mechanism: Mechanism, factor, constant) -> None:
-        """Decline noise under which ``factor * sum + constant`` has no density that is found.
+        """Decline noise under which quadrature does not find the density of ``factor * sum``.
 
-        Here counts that are discrete but for noise whose density has a kink.
+        Such sums take several values only, and the density of the noise has a kink.
         """
         if has_kink(mechanism) and self.breakpoints and _steps(self) > 2:
             raise Declined(
@@ -105,7 +109,7 @@ class Summand:
             )
 
     def in_steps(self, sizes, added, log_number, z, laplace, gaussian):
-        """Return what is added for each record, the release and its noise, as densities are of."""
+        """Return the added number, the release and its noise in the units of `log_density`."""
         return added, z, laplace, gaussian
 
     def log_density(self, parts, n, least, added, log_number, z, laplace, gaussian):
@@ -118,7 +122,7 @@ class Summand:
         return log_density_of_sum(parts, n, least, self, added, log_number, *noisy)
 
     def nodes(self, parts, n, *noisy):
-        """Return what `draw_given` needs of the records' law."""
+        """Return the arrays of the records' law that `draw_given` takes."""
         [node_set] = law_of_sum(parts, n, panel_counts(1)[-1:], self, *noisy)
         return list(node_set)
 
@@ -133,7 +137,7 @@ class Summand:
         return rng, sum_of_first(self.at, x, sizes)
 
     def mean_variance(self, law, parameters):
-        """Return the mean and the variance of what records add; decline laws without icdf."""
+        """Return mean and variance of a record's contribution; decline laws without icdf."""
         like = pt.broadcast_arrays(*parameters)[-1]
         mean = square = pt.zeros_like(like, dtype="float64")
         each = [pt.broadcast_to(p[..., None], (*p.shape, _QUANTILES.size)) for p in parameters]
@@ -146,7 +150,7 @@ class Summand:
         return mean, square - mean**2
 
     def support_point(self, law, parameters):
-        """Return what a record adds that is in the middle of its law."""
+        """Return the contribution of a record at the support point of its law."""
         x: Any = 0.0
         for part in parts_of(law, parameters):
             variable, op = part.law, part.law.owner and part.law.owner.op
@@ -170,12 +174,12 @@ def read_summand(
 ) -> tuple[Summand, float]:
     """Read a scalar statistic as a sum over records, and a number that is added.
 
-    What is added and may change, of `pm.Data`, is added in equal parts for each record.
+    An added number that may change, from `pm.Data`, is spread over the records in equal parts.
 
     Parameters
     ----------
     entry, records, n : the statistic, and the n records that it is computed from.
-    column : the number of the records' column that it is of.
+    column : the index of the column of the records that is summed.
     positive : whether the support of a record starts at zero.
 
     Raises
@@ -220,7 +224,7 @@ def read_summand(
 def breakpoints_of(h, record: TensorVariable, positive: bool | None) -> tuple:
     """Return the values of a record between which a function of it is smooth.
 
-    Without `positive` nothing is asked of the function but that it is of one record each.
+    If `positive` is None, the function only has to be of one record each.
     """
     reader = _Breakpoints(record, positive)
     reader.visit(h)
@@ -399,12 +403,12 @@ class _Breakpoints:
 
 
 def _quantiles(record: TensorVariable) -> TensorVariable:
-    """Return values of a variable, each as likely as the others; NaN without a law."""
+    """Return equally likely values of a variable; NaN where its parameters are invalid."""
     try:
         x = pm.icdf(record, _QUANTILES)
     except NotImplementedError:
         raise Declined from None
-    # Parameters without a law have no mean; a check would raise an error.
+    # Invalid parameters are to give NaN; PyMC's check would raise an error.
     checks = (v for v in ancestors([x]) if v.owner and isinstance(v.owner.op, CheckAndRaise))
     [x] = graph_replace([x], {v: v.owner.inputs[0] for v in checks}, strict=False)
     return pt.switch(x[..., -1:] >= x[..., :1], x, np.nan)

@@ -76,9 +76,10 @@ class Columns:
     def add_column(
         self, intercept: Entry, slopes: Sequence[Entry], errors: Sequence[Entry]
     ) -> None:
-        """Add a column, whose error has these covariances with those of the last ones, and its own.
+        """Add a column, by its regression on the columns before.
 
-        Slopes are of the columns before these.
+        `errors` are the covariances of its error with those of the last columns, and its variance;
+        these last columns have no slopes.
         """
         k = len(self.mean)
         mean, with_each = self.of_sum(slopes)
@@ -102,11 +103,11 @@ class Columns:
 
 @dataclass(frozen=True)
 class NoisyRows(Integrated):
-    """What is released of rows one by one, given earlier releases of them.
+    """A release of rows one by one, given earlier releases of them.
 
     Parameters are those of the `width` columns, see `Columns`, then for each entry of a row that is
-    released its intercept and its weights of the columns. The last of the releases has the records
-    with it, their names and shapes, and all published values.
+    released its intercept and its weights of the columns. The last of the releases
+    also holds the names and shapes of the records, and all published values.
     """
 
     shape: tuple[int, ...]
@@ -153,7 +154,7 @@ class NoisyRows(Integrated):
         rng, normal = pt.random.normal(size=size, rng=rng, return_next_rng=True)
         for k, row in enumerate(rows):
             mean, variance, with_each = columns.value(row)
-            known = variance <= 0  # by what is drawn already
+            known = variance <= 0  # given the entries that are drawn already
             gain = pt.switch(known, 0.0, 1.0 / pt.switch(known, 1.0, variance))
             residual = pt.sqrt(pt.maximum(variance, 0.0)) * normal[k]
             columns = columns.conditioned(gain, residual, with_each)
@@ -208,7 +209,7 @@ class NoisyRows(Integrated):
 @SUM_LAWS.register(order=48)
 @dataclass(frozen=True, eq=False)
 class RowsOneByOne(SumLaw):
-    """Normal rows of which every release has an entry, or several, for each."""
+    """Normal rows, and releases that have one or more entries for each row."""
 
     reading: Reading
     group: Block
@@ -220,10 +221,14 @@ class RowsOneByOne(SumLaw):
         """See `SumLaw.read`."""
         records, model = group.records, reading.model
         normal = [rv for rv in records if isinstance(rv.owner.op, NormalRV | MvNormalRV)]
-        of = {rv.type.shape[:1] for rv in normal if rv.type.ndim in (1, 2)}
-        if len(normal) < len(records) or len(of) != 1 or (None,) in of:
+        lengths_of_records = {rv.type.shape[:1] for rv in normal if rv.type.ndim in (1, 2)}
+        if (
+            len(normal) < len(records)
+            or len(lengths_of_records) != 1
+            or (None,) in lengths_of_records
+        ):
             raise Declined
-        [(n,)] = of
+        [(n,)] = lengths_of_records
         released = releases_of(model, records)
         read = {release: _vectors(release, records, n) for release in released}
         require_possible(released)
@@ -285,12 +290,12 @@ class RowsOneByOne(SumLaw):
 
 @LAST_RESORTS.register("rows one by one", order=3)
 def released_again(reading: Reading, group: Block) -> Change:
-    """Integrate out what another law reads, and has no marginal for: one column, released twice."""
+    """Integrate out one column that is released twice: another law reads it without a marginal."""
     return RowsOneByOne.read(reading, group).integrated()
 
 
 def _vectors(release: TensorVariable, records, n: int) -> list[TensorVariable]:
-    """Return what is released of each row; declined where it is no such release."""
+    """Return the entries of each row in a release; decline a release that is not by row."""
     statistic = release_statistic(release)
     if statistic.type.ndim not in (1, 2) or known_shape(statistic)[0] != n:
         raise Declined

@@ -56,16 +56,17 @@ class Reports(NamedTuple):
 
 
 class Patterns(NamedTuple):
-    """Different reports, and how often each is there.
+    """Distinct reports, and how often each occurs.
 
-    They are those of `cells`, or each may be of any cell, and `times` is (cells, reports).
+    Report i is of cell ``cells[i]``. If `cells` is None, a report may be of any cell, and `times`
+    is (cells, reports).
     """
 
     cells: np.ndarray | None
     times: Any
     reports: list[Any]
     noise: list[list[TensorVariable]]
-    possible: Any = None  # whether all are outcomes, if that is not known
+    possible: Any = None  # a graph: whether all reports are outcomes; None where they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,7 @@ class ReportedRecords(Integrated):
     """
 
     names: tuple[str, ...]
-    of: np.ndarray  # the cell of each row
+    cell_of_row: np.ndarray
     cells: int
     columns: int
     releases: tuple[Reports, ...]
@@ -93,24 +94,27 @@ class ReportedRecords(Integrated):
         states, values, _ = self.split(parameters)
         if states.type.ndim == 1:
             states = pt.stack([1.0 - states, states], axis=1)
-        rng, state = pt.random.categorical(states[self.of], rng=rng, return_next_rng=True)
-        release, n = self.releases[0], self.of.size
+        rng, state = pt.random.categorical(states[self.cell_of_row], rng=rng, return_next_rng=True)
+        release, n = self.releases[0], self.cell_of_row.size
         at = [
             pt.as_tensor(np.zeros(1, dtype=int)) if k == 1 else i
             for k, i in zip(
-                release.values.shape, (state[:, None], None, self.of[:, None], None), strict=True
+                release.values.shape,
+                (state[:, None], None, self.cell_of_row[:, None], None),
+                strict=True,
             )
         ]
         at[1], at[3] = np.zeros((1, 1), dtype=int), np.arange(release.columns.size)[None]
         if values is not None:
-            chances = values[self.of, 0 if values.type.shape[1] == 1 else state]
+            chances = values[self.cell_of_row, 0 if values.type.shape[1] == 1 else state]
             rng, drawn = pt.random.categorical(chances, rng=rng, return_next_rng=True)
             if release.values.shape[1] > 1:
                 at[1] = drawn[:, np.maximum(release.columns, 0)]
         table = pt.constant(release.values)[tuple(at)]
         table = pt.broadcast_to(table, (n, release.columns.size)).ravel()
         there = np.broadcast_to(
-            release.there[self.of if len(release.there) > 1 else 0], (n, release.columns.size)
+            release.there[self.cell_of_row if len(release.there) > 1 else 0],
+            (n, release.columns.size),
         ).ravel()
         flat = pt.zeros(math.prod(release.shape))
         flat = pt.set_subtensor(flat[release.places.ravel()[there]], table[np.flatnonzero(there)])
@@ -129,19 +133,19 @@ class ReportedRecords(Integrated):
         shared = not any(p.type.ndim for scales in noise for p in scales) and all(
             release.values.shape[2] == len(release.there) == 1 for release in self.releases
         )
-        if self.cells < self.of.size and len(known) == len(reports):
+        if self.cells < self.cell_of_row.size and len(known) == len(reports):
             table = np.column_stack(known)
-            _, one, number = np.unique(table, axis=0, return_index=True, return_inverse=True)
-            pairs = self.of * one.size + number
+            _, first_rows, number = np.unique(table, axis=0, return_index=True, return_inverse=True)
+            pairs = self.cell_of_row * first_rows.size + number
             _, rows, times = np.unique(pairs, return_index=True, return_counts=True)
-            if shared and self.cells * one.size <= 2 * rows.size:
-                rows, times = one, np.bincount(pairs, minlength=self.cells * one.size)
+            if shared and self.cells * first_rows.size <= 2 * rows.size:
+                rows, times = first_rows, np.bincount(pairs, minlength=self.cells * first_rows.size)
                 times = times.reshape((self.cells, -1))
             noise = [[p[rows] if p.type.ndim else p for p in scales] for scales in noise]
-            cells = self.of[rows] if times.ndim == 1 else None
+            cells = self.cell_of_row[rows] if times.ndim == 1 else None
             return Patterns(cells, times, [value[rows] for value in known], noise)
         listed = self._listed(reports, noise) if shared else None
-        return listed or Patterns(self.of, np.ones(self.of.size), reports, noise)
+        return listed or Patterns(self.cell_of_row, np.ones(self.cell_of_row.size), reports, noise)
 
     def _listed(self, reports, noise) -> Patterns | None:
         """Count reports that can change (pm.Data) among all that there can be, if these are few."""
@@ -149,12 +153,12 @@ class ReportedRecords(Integrated):
         outcomes = [release.mechanism.outcomes for release in self.releases]
         many = np.repeat([0 if codes is None else len(codes) for codes in outcomes], widths)
         count = math.prod(many.tolist())
-        if not 0 < self.cells * count <= min(self.of.size, 10_000):
+        if not 0 < self.cells * count <= min(self.cell_of_row.size, 10_000):
             return None
         table = np.indices(tuple(many)).reshape(many.size, -1).T
         reported = pt.concatenate(reports, axis=1)
         code = pt.clip(pt.floor(reported), 0, many - 1).astype("int64")
-        number = pt.dot(code, np.cumprod([1, *many[:0:-1]])[::-1]) + self.of * count
+        number = pt.dot(code, np.cumprod([1, *many[:0:-1]])[::-1]) + self.cell_of_row * count
         times = pt.zeros(self.cells * count)[number].inc(1.0).reshape((self.cells, count))
         split = np.split(table, np.cumsum(widths)[:-1], axis=1)
         return Patterns(None, times, split, noise, pt.all(pt.eq(code, reported)))
@@ -192,7 +196,7 @@ class ReportedRecords(Integrated):
             top, weights = _scaled(of_states, 0)
             chance = self.mixed(states, weights, patterns)
             if not (isinstance(times, np.ndarray) and there.all()):
-                chance = pt.switch(there, chance, 1.0)  # of what is not there
+                chance = pt.switch(there, chance, 1.0)  # reports that do not occur
             total = (times * pt.log(chance)).sum() + (times * top).sum()
         else:
             total = (
@@ -210,7 +214,7 @@ class ReportedRecords(Integrated):
         return (self.at(states, patterns) * weights.T).sum(axis=1)
 
     def at(self, graph: TensorVariable, patterns: Patterns) -> TensorVariable:
-        """Return what there is for each cell, for each pattern."""
+        """Return the values of cells, for each pattern."""
         if patterns.cells is None:
             return graph[:, None]
         each = np.array_equal(patterns.cells, np.arange(self.cells))
@@ -258,7 +262,7 @@ def _folded(graph: TensorVariable) -> TensorVariable:
 
 
 def _scaled(logs: TensorVariable, axis: int) -> tuple[TensorVariable, TensorVariable]:
-    """Return the largest along an axis, and what the others are relative to it."""
+    """Return the largest logs along an axis, and the exponentials relative to these."""
     top = logs.max(axis=axis, keepdims=True)
     top = pt.switch(top > -np.inf, top, 0.0)
     return _folded(top.squeeze(axis)), _folded(pt.exp(logs - top))

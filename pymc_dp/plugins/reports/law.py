@@ -53,7 +53,7 @@ class Reported(SumLaw):
                 f"other noise, which have no joint law: sample on the records",
                 near=1,
             )
-        # A parameter of each row stays one.
+        # Continuous variables of rows stay parameters.
         counted = [rv for rv in group.records if not rv.dtype.startswith("float")]
         records = counted or group.records
         if not channel and not _is_each(records, releases):
@@ -66,7 +66,7 @@ class Reported(SumLaw):
         cells = partition(keys, rows.n)
         if not channel and cells.sizes.size > 1:
             raise Declined
-        if 2 * cells.sizes.size > rows.n + 1:  # then each is its own
+        if 2 * cells.sizes.size > rows.n + 1:  # too few rows are alike: each is a cell of its own
             cells = partition([np.arange(rows.n)], rows.n)
         states, values = rows.chances(cells)
         columns = sum(rows.width(rv) for rv in rows.matrices)
@@ -117,7 +117,7 @@ class Reported(SumLaw):
 
 
 def _is_each(records, releases) -> bool:
-    """Whether each of some records is released by itself, once, with other noise."""
+    """Whether a vector of records is released entry by entry, and only once."""
     [rv, *more_records] = records
     alike = isinstance(rv.owner.op, BernoulliRV | CategoricalRV) and rv.type.ndim == 1
     [statistic, *more] = map(release_statistic, releases)

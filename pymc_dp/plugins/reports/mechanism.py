@@ -77,8 +77,8 @@ class RandomizedResponse(Mechanism):
         Number of categories :math:`K \ge 2`.
 
     matrix : array_like, keyword only
-        In place of these: any channel. Entry [k, z] is the probability of the report z where the
-        truth is k. It may have another number of columns than of rows; rows add up to one. Bits of
+        In place of the other arguments: any channel. Entry [k, z] is the probability of the report
+        z where the truth is k. The matrix need not be square; rows add up to one. Bits of
         a one-hot code, 1 kept with probability p and 0 turned into 1 with q, are
         ``pt.eye(K)[x]`` released under ``matrix=[[1 - q, q], [1 - p, p]]``.
 

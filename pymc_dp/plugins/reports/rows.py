@@ -1,4 +1,4 @@
-"""Reading reported rows: the values of a row, its chances of them, and which entries report it."""
+"""Reading reported rows: the values of a row, their probabilities, and its entries of releases."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from pymc_dp.reading.cells import Cells, aligned, at_places, entries_of, keys_at
 from pymc_dp.reading.groups import is_channel
 from pymc_dp.reading.model import parents, record_length, release_mechanism, release_statistic
 
-_MOST_STATES, _MOST_ENTRIES = 1024, 50_000_000
+_MAX_STATES, _MAX_ENTRIES = 1024, 50_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The variables of rows: vectors, whose values are the state, and matrices given these."""
+    """The variables of rows: vectors, whose values are the state of a row, and matrices."""
 
     n: int
     supports: dict[TensorVariable, np.ndarray]
@@ -56,10 +56,10 @@ class Rows:
         if any(record_length(rv) != rows.n for rv in records):
             names = ", ".join(repr(rv.name) for rv in records)
             raise Declined(f"the records {names} are not of the same length")
-        if math.prod(supports[rv].size for rv in vectors) > _MOST_STATES:
+        if math.prod(supports[rv].size for rv in vectors) > _MAX_STATES:
             names = " and ".join(repr(rv.name) for rv in vectors)
             raise Declined(
-                f"a row of {names} has more than {_MOST_STATES} possible values: they are gone "
+                f"a row of {names} has more than {_MAX_STATES} possible values: they are gone "
                 f"through one by one"
             )
         return rows
@@ -140,7 +140,7 @@ class Rows:
         function = plain_function([*dummies.values()], plain)
         vectors = [rv for rv in used if rv in self.vectors]
         states = self.states() if vectors else [{}]
-        if len(states) * len(values) * where.size > _MOST_ENTRIES:
+        if len(states) * len(values) * where.size > _MAX_ENTRIES:
             raise Declined(f"the release {release.name!r} has too many values to go through")
         entries_by_key: dict = {}
         for state in states:
@@ -183,7 +183,7 @@ class Rows:
         ]
 
     def keys(self) -> list[np.ndarray]:
-        """Return columns that tell apart rows whose parameters may differ."""
+        """Return columns of keys: rows that agree in all of them have the same parameters."""
         columns = []
         for rv in self.supports:
             for state in self.states(self.above(rv)):
@@ -250,7 +250,7 @@ class Rows:
 
 
 def _once(table: np.ndarray, axis: int) -> np.ndarray:
-    """Return a table with one row only where all agree."""
+    """Return a table, of length 1 along an axis where all entries agree."""
     first = table.take([0], axis)
     return first if (table == first).all() else table
 

@@ -2,8 +2,8 @@
 
 A Bernoulli or categorical record b beside a continuous x, as in ``(b * x).clip(0, c).sum()``, says
 which function of x is summed. Where this does not depend on x, the record may as well be a number:
-it follows a mixture of such numbers and the law of x. The same are k records of n, k being
-Binomial: each of the n is one of them, or adds nothing.
+it follows a mixture of such numbers and the law of x. So are k
+records of n, k being Binomial: each of the n is one of them, or adds nothing.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from pymc_dp.reading.model import (
 
 
 class Selected(NamedTuple):
-    """Records x, those beside that select `by` their value, and the shares of the values."""
+    """Records x, the records `by` whose values select a summand, and the shares of the values."""
 
     x: TensorVariable
     by: TensorVariable
     shares: TensorVariable
 
     def at(self, graph: TensorVariable, value: int, x: TensorVariable) -> TensorVariable:
-        """Return what is summed of records x where the others have a value."""
+        """Return the summand of records x where the selecting records have a value."""
         by = pt.constant(np.full(x.type.shape if None not in x.type.shape else 1, value))
         replacements = {self.by: by.astype(self.by.dtype), self.x: x}
         return simplified(clone_replace([graph], replacements, rebuild_strict=False))[0]
@@ -86,7 +86,7 @@ class Selected(NamedTuple):
                 continue
             ends = [[known_value(self.at(e, k, zeros)) for k in (v, counts[0])] for e in summed]
             same = all(a is not None and b is not None and np.array_equal(a, b) for a, b in ends)
-            # A number that is no atom of x, nor of what is written, stands for what is summed.
+            # A marker that occurs nowhere else stands for the summand of this value.
             number = 0.0 if same else -np.sqrt(2.0) - v
             laws.append(pm.DiracDelta.dist(number))
             if not same:
@@ -105,7 +105,7 @@ class Selected(NamedTuple):
 
 
 def _of_both(graphs, x: TensorVariable, by: TensorVariable) -> list[TensorVariable]:
-    """Return the smallest functions of single entries of two vectors in some graphs."""
+    """Return the smallest elementwise functions of both vectors in some graphs."""
 
     def by_entry(v) -> bool:
         if v in (x, by) or not (depends_on(v, x) or depends_on(v, by)):
@@ -133,7 +133,7 @@ def _unnamed(x: TensorVariable) -> TensorVariable:
 
 
 def _beside(group: Block, graphs) -> list[Selected]:
-    """Return the continuous records that finite ones beside select."""
+    """Return the continuous records of which finite records beside them select some."""
     selected = []
     for by in group.records:
         if not isinstance(by.owner.op, ptr.BernoulliRV | ptr.CategoricalRV) or by.type.ndim != 1:
@@ -149,7 +149,7 @@ def _beside(group: Block, graphs) -> list[Selected]:
 
 
 def _among(group: Block, graphs) -> tuple[list[Selected], list[TensorVariable]]:
-    """Return records of which some are there, of known or unknown number, and graphs of them."""
+    """Return records of which a Binomial number is present, and the graphs as functions of all."""
     k = next((rv for rv in group.records if isinstance(rv.owner.op, ptr.BinomialRV)), None)
     if k is None or any(depends_on(graph, k) for graph in graphs):
         raise Declined
@@ -163,9 +163,9 @@ def _among(group: Block, graphs) -> tuple[list[Selected], list[TensorVariable]]:
         share = pt.broadcast_to(p, lengths(k))[entry[1]]
         number = n if n.type.ndim == 0 else n[entry[1]]
         known = known_value(number)
-        of = number if known is None else pt.constant(int(known))
-        [all_x] = graph_replace([_unnamed(x)], {length: of.astype(length.dtype)}, strict=False)
-        by = pm.Bernoulli.dist(share, shape=(of,))
+        count = number if known is None else pt.constant(int(known))
+        [all_x] = graph_replace([_unnamed(x)], {length: count.astype(length.dtype)}, strict=False)
+        by = pm.Bernoulli.dist(share, shape=(count,))
         all_x.name, by.name = x.name, k.name
         totals = [
             v
@@ -219,7 +219,7 @@ def of_selected(reading: Reading, group: Block) -> Change:
 
 
 def _with(model: pm.Model, new: dict[TensorVariable, TensorVariable], gone: set) -> pm.Model:
-    """Return a model with new variables in the place of others, to be read only."""
+    """Return a shallow copy of a model, for reading only, with some variables replaced."""
     altered = object.__new__(type(model))
     altered.__dict__.update(model.__dict__)
     for old, rv in new.items():

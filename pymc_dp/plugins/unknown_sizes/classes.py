@@ -28,7 +28,7 @@ class ClassReader:
         self.maps: list[TensorVariable] = []  # functions of a record that are summed
 
     def read(self, releases: dict) -> tuple[Histogram, dict[TensorVariable, Entries]]:
-        """Return the classes, and releases of `(shape, entries, sums)` in terms of their counts."""
+        """Return the classes, and the releases as functions of their counts."""
         affine = {
             release: (shape, [self._affine(entry, sums) for entry, sums in entries])
             for release, (shape, entries) in releases.items()
@@ -130,7 +130,7 @@ class ClassReader:
         return edges, values[:, 0]
 
     def _require_one_by_one(self, graph: TensorVariable) -> None:
-        """Decline what is no function of each record by itself: of the first ones, say."""
+        """Decline a graph that is no function of each record by itself: a sum over some, say."""
         of_records: set[Variable] = {self.x}
         for node in toposort([graph], blockers=[self.x]):
             if of_records.isdisjoint(node.inputs):

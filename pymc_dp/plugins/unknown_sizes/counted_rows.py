@@ -42,14 +42,14 @@ from pymc_dp.reading.model import (
 )
 from pymc_dp.reading.sums.polynomials import Polynomial
 
-_SOME = (50, 51, 60)  # rows, for the reading
-_NUMBER = (-1,)  # where a polynomial has a multiple of the number
-_MOST = 5_000  # numbers that are summed over
+_PROBED_ROWS = (50, 51, 60)  # numbers of rows at which a statistic is read
+_NUMBER = (-1,)  # the key of the number's coefficient in a polynomial
+_MAX_NUMBERS = 5_000  # numbers of rows that are summed over
 
 
 @dataclass(frozen=True)
 class OneOfSeveral(Integrated):
-    """A statistic for each of some numbers; parameters are log weights of these, and statistics."""
+    """A statistic for each of some numbers. Parameters: log weights of numbers, statistics."""
 
     names: tuple[str, ...]
     numbers: tuple[int, ...]
@@ -81,7 +81,7 @@ class OneOfSeveral(Integrated):
 @SUM_LAWS.register(order=6)
 @dataclass(frozen=True, eq=False)
 class CountedRows(SumLaw):
-    """Normal rows of one unknown number, which alone is summed over."""
+    """Normal rows of one unknown number: the density is summed over the number alone."""
 
     recovered_on = "statistics"
     reading: Reading
@@ -105,7 +105,7 @@ class CountedRows(SumLaw):
                 raise Declined
         releases = releases_of(reading.model, group.records)
         require_possible(releases)
-        links = read_links(Block(rvs, _SOME[0], ()))
+        links = read_links(Block(rvs, _PROBED_ROWS[0], ()))
         entries: dict[TensorVariable, list[Polynomial]] = {}
         for release in releases:
             statistic = release_statistic(release)
@@ -119,7 +119,7 @@ class CountedRows(SumLaw):
                     if len(rvs) > 1
                     else nullcontext()
                 ):
-                    by_number = (read_release(release, columns_of(rvs), n) for n in _SOME)
+                    by_number = (read_release(release, columns_of(rvs), n) for n in _PROBED_ROWS)
                     readings = [r.linear() for r in by_number]
             entries[release] = _entries(readings)
             if not entries[release]:
@@ -135,9 +135,9 @@ class CountedRows(SumLaw):
 
     def describe(self, release):
         """See `SumLaw.describe`."""
-        what = "sums over" if self.entries[release] else "the number of"
-        of = ", ".join(rv.name for rv in self.rvs)
-        return f"{what} rows {of}, of unknown number {self.number.name}"
+        statistic = "sums over" if self.entries[release] else "the number of"
+        rows = ", ".join(rv.name for rv in self.rvs)
+        return f"{statistic} rows {rows}, of unknown number {self.number.name}"
 
     def integrated(self):
         """See `SumLaw.integrated`."""
@@ -155,7 +155,9 @@ class CountedRows(SumLaw):
             noise += release_mechanism(release).logp(values[release], matrix)
             start = np.ravel(values[release].eval()).astype("float64")
         names = " and ".join(repr(rv.name) for rv in self.rvs)
-        windows = sizes_that_matter(self.number, names, matrix, noise, start, _MOST, linear=True)
+        windows = sizes_that_matter(
+            self.number, names, matrix, noise, start, _MAX_NUMBERS, linear=True
+        )
         sizes, width = windows.sizes.astype("int64"), len(self.rvs)
         if sizes.min() <= width:
             raise Declined(
@@ -176,7 +178,7 @@ class CountedRows(SumLaw):
         rows = Rows(self.rvs, middle, self.links, (), np.array(middle))
         mean, root = rows.law()
         sums, (e, _, log) = exact.sums(mean, root, latents), exact.split(latents)
-        # The density of sums and scatter for each number, in that of the middle.
+        # Density of sums and scatter for each number, relative to the number in the middle.
         moved = (middle - n) * pt.linalg.solve_triangular(root, mean, lower=True, b_ndim=1)
         distance = ((moved + np.sqrt(middle) * e) ** 2 / n - e**2).sum(axis=1)
         scatter = (np.log(exact.alpha) + log / np.sqrt(exact.alpha)).sum()
@@ -206,17 +208,20 @@ class CountedRows(SumLaw):
 
 
 def _entries(readings: list[list[Polynomial]]) -> list[Polynomial]:
-    """Return entries that are linear in sums and the number, from readings at `_SOME`; or none."""
+    """Return entries that are linear in sums and the number; none where a reading is not.
+
+    The readings are those at `_PROBED_ROWS` numbers of rows.
+    """
     entries = []
     for at in zip(*readings, strict=True):
         constants = [float(p.get((), 0.0)) for p in at]
         sums = [{m: c for m, c in p.items() if m} for p in at]
         slope = constants[1] - constants[0]
-        added = constants[0] - _SOME[0] * slope
+        added = constants[0] - _PROBED_ROWS[0] * slope
         if (
             any(terms != sums[0] for terms in sums)
             or any(len(m) > 2 for m in sums[0])
-            or abs(added + _SOME[2] * slope - constants[2]) > 1e-9 * (1 + abs(constants[2]))
+            or abs(added + _PROBED_ROWS[2] * slope - constants[2]) > 1e-9 * (1 + abs(constants[2]))
         ):
             return []
         entries.append({(): added, _NUMBER: slope, **sums[0]})

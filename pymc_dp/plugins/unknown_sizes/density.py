@@ -43,7 +43,7 @@ from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
 from pymc_dp.plugins.unknown_sizes.sums import Records
 
-_FAR = 20.0  # in log density: of what may be left out
+_LOG_NEGLIGIBLE = 20.0  # in log density: numbers this far below the likeliest may be left out
 
 
 class Windows(NamedTuple):
@@ -59,7 +59,7 @@ class Windows(NamedTuple):
 
     @property
     def within(self) -> np.ndarray:
-        """Which of `sizes` are meant."""
+        """Which of `sizes` are in the window."""
         return self.sizes <= self.last[:, None]
 
     @property
@@ -69,7 +69,7 @@ class Windows(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What stands in results of some sums: without a factor, and what is added for each record."""
+    """How some sums are shown in results: ``(sum - number * added) / factor``."""
 
     place: np.ndarray
     factor: float = 1.0
@@ -87,7 +87,8 @@ class OfUnknownSize(Integrated):
     Attributes
     ----------
     prior : the law of the numbers; None where they are known.
-    shown : by name what stands in results: of sums, or the place of a release.
+    shown : by its name in results, some of the sums, or the index of a release whose statistic is
+        shown.
     """
 
     prior: RandomVariable | None
@@ -135,7 +136,7 @@ class OfUnknownSize(Integrated):
 
     @property
     def is_summed(self) -> bool:
-        """Whether a sum is part of this release or an earlier one: others do not depend on it."""
+        """Whether a sum is part of this release or of an earlier one."""
         return any(entries.summed.any() for entries in self.entries)
 
     @property
@@ -155,7 +156,8 @@ class OfUnknownSize(Integrated):
     def log_weights(self, rows: np.ndarray, number, releases):
         """Log of the prior times the densities of released numbers, for some groups.
 
-        For each number of records; and with it, the entries that sums are part of.
+        It has a column for each number of records. The entries that sums are part of are returned
+        beside it.
         """
         sizes, within = self.windows.sizes[rows], self.windows.within[rows]
         total = pt.constant(np.zeros(sizes.shape))
@@ -188,7 +190,7 @@ class OfUnknownSize(Integrated):
         return total, summed
 
     def log_total(self, rows: np.ndarray, weights, summed, record) -> TensorVariable:
-        """Log of what the weights add up to with the density of the sums, for some groups."""
+        """Log of the sum over numbers of weight times density of the sums, for some groups."""
         sizes, records = self.windows.sizes[rows], self.records
         if isinstance(records, Histogram):
             released = [
@@ -244,8 +246,8 @@ class OfUnknownSize(Integrated):
     def chances(self, value, mechanism, *parameters) -> tuple[Any, TensorVariable]:
         """Return the probability of each number of records given all releases as published.
 
-        By the derivative of the density by its weight; and what is released of sums, as in
-        `log_weights`.
+        It is the derivative of the log density by the log weight. The entries with sums are
+        returned beside it, as by `log_weights`.
         """
         number, record, earlier = self.split(parameters)
         if any(v is None for v in self.published):
@@ -262,7 +264,7 @@ class OfUnknownSize(Integrated):
 
     def left_out(self, value, mechanism, *parameters):
         """See `Integrated.left_out`: the next numbers are not far below the likeliest."""
-        if not self.names or self.prior is None:  # the last of the releases tells of all
+        if not self.names or self.prior is None:  # the last of the releases checks for all
             return None
         number, record, earlier = self.split(parameters)
         wider = replace(self, windows=self.windows.wider)
@@ -270,14 +272,14 @@ class OfUnknownSize(Integrated):
         windows, every = wider.windows, np.arange(len(self.windows.first))
         beyond = chance[every, windows.last - windows.first]
         before = pt.switch(self.windows.first > 0, chance[:, 0], 0.0)
-        out = pt.maximum(beyond, before) > np.exp(-_FAR) * pt.max(chance, axis=-1)
+        out = pt.maximum(beyond, before) > np.exp(-_LOG_NEGLIGIBLE) * pt.max(chance, axis=-1)
         first, last = self.windows.first.min(), self.windows.last.max()
-        what = (
+        message = (
             f"the density sums over {first} to {last} records, {self.names[0]!r}: what was "
             f"released of them is very far from what their prior, or the noise of their number, "
             f"allows"
         )
-        return pt.any(out), what
+        return pt.any(out), message
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
@@ -294,12 +296,12 @@ class OfUnknownSize(Integrated):
         total = pt.zeros(self.entries[-1].sums.type.shape)
         if self.is_summed:
             rng, total = self.records.draw(rng, n, record)
-        return rng, self.entries[-1].of(n, total)
+        return rng, self.entries[-1].release(n, total)
 
     def recovered(self, rv, value, posterior, rng):
         """See `Integrated.recovered`."""
         if not self.names:
-            return {}  # it comes with the last of the releases
+            return {}  # the last of the releases recovers for all
         mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
         summed, chance = self.chances(value, mechanism, *parameters)
         with np.errstate(divide="ignore"):
@@ -319,14 +321,14 @@ class OfUnknownSize(Integrated):
             sums[:, place] = self._totals(
                 posterior, rng, n[:, at], *numbers, z, noise, [p[at] for p in record]
             )  # fmt: skip
-        for name, what in self.shown.items():
-            if isinstance(what, Part):
-                drawn = (sums[:, what.place] - n[:, what.place] * what.added) / what.factor
+        for name, shown in self.shown.items():
+            if isinstance(shown, Part):
+                drawn = (sums[:, shown.place] - n[:, shown.place] * shown.added) / shown.factor
             else:
-                entries = self.entries[what]
+                entries = self.entries[shown]
                 constant, slope = (
                     numbers[np.arange(entries.group.size), k[:, entries.group]]
-                    for numbers in self.numbers[what]
+                    for numbers in self.numbers[shown]
                 )
                 drawn = (constant + slope * sums[:, entries.place]).reshape(-1, *entries.shape)
             whole = self.records.summand is None and not self.records.law.dtype.startswith("float")

@@ -20,11 +20,11 @@ class Entries:
 
     Attributes
     ----------
-    shape, graph : of the release, and its entries in a row.
+    shape, graph : the shape of the release, and the graph of its entries in a row.
     numbers, sums : vectors that stand for them in the graph, which is linear in the sums.
-    group : which of the numbers an entry is of.
-    place : which of the sums is part of it; -1 where none is.
-    times : the coefficient of this; NaN where it depends on the number.
+    group : which of the numbers an entry depends on.
+    place : which of the sums is part of an entry; -1 where none is.
+    times : the coefficient of that sum; NaN where it depends on the number.
     """
 
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ class Entries:
         except Declined:
             return False
 
-    def of(self, n: TensorVariable, total: TensorVariable) -> TensorVariable:
+    def release(self, n: TensorVariable, total: TensorVariable) -> TensorVariable:
         """Write the release for numbers of records and their sums."""
         replacements = {
             stand_in: pt.specify_shape(v.astype(stand_in.dtype), stand_in.type.shape)

@@ -1,4 +1,4 @@
-"""Reading what was released of groups of records whose numbers are variables."""
+"""Reading releases of groups of records whose numbers are variables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from pymc_dp.plugins.unknown_sizes.histogram import Histogram
 from pymc_dp.plugins.unknown_sizes.sums import Records
 from pymc_dp.reading.model import release_statistic, written_length
 
-_SOME = 1000  # records that stand for any number of them
+_STAND_IN_RECORDS = 1000  # records that stand for any number of them
 
 
 _SEVERAL = (
@@ -54,7 +54,7 @@ _SEVERAL = (
 def vectors_of(
     number: TensorVariable, records: Sequence[TensorVariable]
 ) -> dict[int, TensorVariable]:
-    """Return the vectors of records by which of the numbers is theirs."""
+    """Return the vectors of records by the index of their number."""
     vectors: dict[int, TensorVariable] = {}
     for rv in records:
         _check_records(number, rv)
@@ -67,7 +67,7 @@ def vectors_of(
 
 
 def place_of(number: TensorVariable, rv: TensorVariable) -> int:
-    """Return which entry of a number the length of some records is."""
+    """Return the index of the number that is the length of some records."""
     size = written_length(rv)
     assert size is not None
     while size.owner is not None and keeps_values(size.owner.op, size.owner.inputs[0]):
@@ -83,7 +83,7 @@ def place_of(number: TensorVariable, rv: TensorVariable) -> int:
 
 
 def _check_records(number: TensorVariable, rv: TensorVariable) -> None:
-    """Decline records that differ by their number, or from each other."""
+    """Decline records whose law depends on their number, or differs between them."""
     law, parameters = law_of_record(rv)
     cores = getattr(law, "ndims_params", [0] * len(parameters))
     if any(
@@ -97,7 +97,7 @@ def _check_records(number: TensorVariable, rv: TensorVariable) -> None:
 
 
 def of_a_record(rv: TensorVariable) -> Iterator[TensorVariable]:
-    """Return the parameters that all records share, of small types too as double precision."""
+    """Yield the parameters that all records share, in double precision."""
     for p, core in zip(rv.owner.op.dist_params(rv.owner), rv.owner.op.ndims_params, strict=True):
         yield p.astype("float64").squeeze(axis=tuple(range(p.type.ndim - core)))
 
@@ -109,9 +109,9 @@ class Reader:
     ----------
     number : the numbers; None where they are known.
     numbers, sums : vectors that stand for them, and for the sums over the records of each.
-    vectors : records by which of the numbers is theirs.
-    record, summed : what stands for records, and what is summed of these.
-    used : of which numbers a sum is released.
+    vectors : the records by the index of their number.
+    record, summed : a stand-in for records, and the summand as a function of it.
+    used : the indices of numbers with a released sum over their records.
     """
 
     number: TensorVariable | None
@@ -139,7 +139,7 @@ class Reader:
         return " and ".join(shown if len(shown) < 4 else [shown[0], f"{len(shown) - 1} others"])
 
     def read(self, release: TensorVariable) -> Entries:
-        """Read a release; refuse by name what is something else."""
+        """Read a release; a refusal names it."""
         shape, graph = self._graph(release)
         try:
             return self._entries(shape, self._with_sums(graph))
@@ -147,7 +147,7 @@ class Reader:
             raise self._refused(release, error) from None
 
     def stand_ins(self) -> dict[Any, Any]:
-        """Return what stands for the variables."""
+        """Return the stand-ins for the variables of the model."""
         replacements: dict[Any, Any] = dict(self.x)
         if (number := self.number) is not None:
             replacements[number] = self.numbers.reshape(lengths(number)).astype(number.dtype)
@@ -160,18 +160,18 @@ class Reader:
         return Declined(why, near=error.near)
 
     def _graph(self, release: TensorVariable) -> tuple[tuple[int, ...], TensorVariable]:
-        """Return the shape of a release, and its statistic of what stands for the variables."""
+        """Return the shape of a release, and its statistic as a function of stand-ins."""
         statistic, name = release_statistic(release), release.name
         stand_ins = self.stand_ins()
         foreign = [v for v in nearest_rvs([statistic]) if v not in stand_ins]
         if foreign or public_data([statistic]):
-            what = [*foreign, *public_data([statistic])][0].name
+            name_of_other = [*foreign, *public_data([statistic])][0].name
             raise Declined(
-                f"the release {name!r} mixes the records {self.names} with {what!r}: of records of "
-                f"unknown number, their number and a sum can be released"
+                f"the release {name!r} mixes the records {self.names} with {name_of_other!r}: of "
+                f"records of unknown number, their number and a sum can be released"
             )
         graph = clone_replace(statistic, stand_ins, rebuild_strict=False)
-        # A list of one is simplified to something else than a list.
+        # Simplification would not keep a list of one entry a list.
         shape = lengths(statistic)
         [graph] = simplified([graph[0] if shape == (1,) else graph])
         places = {self.x[rv]: place for place, rv in self.vectors.items()}
@@ -191,7 +191,7 @@ class Reader:
         return [v for v in ancestors([graph]) if _is_sum(v, self.x.values())]
 
     def _with_sums(self, graph: TensorVariable) -> TensorVariable:
-        """Return a graph of the numbers and of what stands for the sums."""
+        """Return a graph with stand-ins in the place of sums over records."""
         replacements = {}
         for total in self.sums_in(graph):
             above = {*ancestors([total])}
@@ -214,10 +214,10 @@ class Reader:
         return graph
 
     def _multiple(self, summed, rv: TensorVariable) -> tuple[TensorVariable, float, float]:
-        """Return what is summed as a multiple of another, and a number: of records with a law."""
+        """Return summand, factor and constant; the record for summand if its sums have a law."""
         x = self.x[rv]
-        with suppress(Declined, TypeError):  # where it needs whole numbers, to pick by them say
-            multiple = summand_of(summed, x, _SOME, positive=False).multiple
+        with suppress(Declined, TypeError):  # where it needs whole numbers, as indices say
+            multiple = summand_of(summed, x, _STAND_IN_RECORDS, positive=False).multiple
             if multiple and is_registered(sum_of, rv.owner.op):
                 return x, *multiple
         return summed, 1.0, 0.0
@@ -275,7 +275,7 @@ class Reader:
                     f"the records {first.name!r} and {rv.name!r} follow several laws: give each "
                     f"law a number of its own"
                 )
-        # Of numbers of which no records are released, any parameters do.
+        # The parameters of a number without records do not matter.
         each = (self.vectors.get(j, first) for j in range(self.numbers.type.shape[0]))
         by_number = [[p.squeeze() for p in map(pt.as_tensor, law_of_record(rv)[1])] for rv in each]
         parameters = [pt.stack(p) for p in zip(*by_number, strict=True)]
@@ -284,12 +284,12 @@ class Reader:
         return self.inverted(first, str(first.name), parameters)
 
     def inverted(self, rv, name: str, parameters) -> tuple[Records, list[TensorVariable]]:
-        """Return records of this name as those of which the sum of a function is inverted."""
+        """Return the law of records, whose sums are inverted, and their parameters."""
         law, _ = readable_law(rv, name)
         parameters = [p.astype("float64") for p in parameters]
         positive = starts_at_zero(law, [p[0] for p in parameters], name)
         assert self.summed is not None
-        summand = summand_of(self.summed, self.record, _SOME, positive)
+        summand = summand_of(self.summed, self.record, _STAND_IN_RECORDS, positive)
         summand = on_lattice(summand, law, parameters, name)
         if {self.numbers, *self.x.values()} & {*ancestors([summand.h])}:
             assert self.number is not None
@@ -329,8 +329,8 @@ class SumsReader(Reader):
         )
         parameters = [pt.broadcast_to(p, shape).ravel() for p in squeezed]
         if is_registered(sum_of, law):
-            multiple = summand_of(self.summed, self.record, _SOME, positive=False).multiple
-            if multiple == (1.0, 0.0):
+            summand = summand_of(self.summed, self.record, _STAND_IN_RECORDS, positive=False)
+            if summand.multiple == (1.0, 0.0):
                 return Records(law, len(parameters), None), parameters
         return self.inverted(self.law, str(self.rv.name), parameters)
 

@@ -1,4 +1,4 @@
-"""Reading releases of records of unknown number: of it, and of one sum or of counts of classes."""
+"""The rule of records of unknown number: their number is released, and a sum or class counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pymc_dp.plugins.unknown_sizes.density import OfUnknownSize, Part, Windows
 from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
 from pymc_dp.plugins.unknown_sizes.reader import Reader, SumsReader, of_a_record, vectors_of
-from pymc_dp.plugins.unknown_sizes.sizes import MOST, around, by_group, sizes_that_matter
+from pymc_dp.plugins.unknown_sizes.sizes import MAX_NUMBERS, around, by_group, sizes_that_matter
 from pymc_dp.plugins.unknown_sizes.sums import Records
 from pymc_dp.reading.bounds import at_start, starting_values
 from pymc_dp.reading.model import (
@@ -40,8 +40,8 @@ from pymc_dp.reading.model import (
 )
 from pymc_dp.reading.record_sums import RecordSumsRV
 
-_MOST_INVERTED = 20_000  # numbers of records
-_MOST_TERMS = 20_000_000  # of the convolutions of counts of classes
+_MAX_INVERTED_NUMBERS = 20_000  # numbers of records whose sums are inverted
+_MAX_TERMS = 20_000_000  # that the convolutions of class counts add up
 
 
 @SUM_LAWS.register(order=5)
@@ -113,13 +113,13 @@ class UnknownSizes(SumLaw):
     def describe(self, release):
         """See `SumLaw.describe`."""
         entries = self.releases[release]
-        of = f"{self.rvs[0].name}" + ", ..." * (len(self.rvs) > 1)
-        what = [f"the number of {of}"] * bool((~entries.summed).any())
+        records = f"{self.rvs[0].name}" + ", ..." * (len(self.rvs) > 1)
+        parts = [f"the number of {records}"] * bool((~entries.summed).any())
         counts = isinstance(self.records, Histogram)
-        of_records = f"counts of classes of {of}" if counts else f"a sum of {of}"
-        what += [of_records] * bool(entries.summed.any())
+        of_records = f"counts of classes of {records}" if counts else f"a sum of {records}"
+        parts += [of_records] * bool(entries.summed.any())
         number = "" if self.number is None else f", of unknown number {self.number.name}"
-        return f"{' and '.join(what)}{number}"
+        return f"{' and '.join(parts)}{number}"
 
     def latents(self):
         """See `SumLaw.latents`."""
@@ -136,10 +136,10 @@ class UnknownSizes(SumLaw):
             # Small types of numbers would give the densities few digits.
             number = by_group(self.number)
         records, model = self._within(self.records), self.reading.model
-        # What numbers alone are published of comes first: it tells most of them.
+        # Releases of numbers alone come first: they tell most about the numbers.
         order = sorted(self.releases, key=lambda release: self.releases[release].summed.any())
         windows = self._windows(records)
-        if isinstance(records, Histogram) and records.work(windows.sizes[0]) > _MOST_TERMS:
+        if isinstance(records, Histogram) and records.work(windows.sizes[0]) > _MAX_TERMS:
             raise Declined(
                 f"the counts of classes of {self.names} that are possible are too many to add up: "
                 f"release fewer, or with a Poisson prior of {self.name} write independent Poisson "
@@ -169,7 +169,7 @@ class UnknownSizes(SumLaw):
         return change
 
     def _shown(self, order) -> dict[str, Part | int]:
-        """Return what stands in results, by name; see `OfUnknownSize`."""
+        """Return what is shown in results, by name; see `OfUnknownSize.shown`."""
         if isinstance(self.records, Histogram):
             return {}
         if isinstance(self.reader, SumsReader):
@@ -188,22 +188,24 @@ class UnknownSizes(SumLaw):
     def _require(
         self, release: TensorVariable, mechanism: Mechanism, windows: Windows
     ) -> list[Callable[[], None]]:
-        """Decline noise under which a sum has no density here; return what tries the density."""
+        """Decline noise under which a sum has no density; return trials of the density."""
         entries = self.releases[release]
         if not entries.summed.any() or isinstance(self.records, Histogram):
             return []
-        # What depends on the number is neither 0 nor 1 for all.
+        # A slope or constant that depends on the number is NaN.
         zero, one = entries.at(np.arange(2) + np.zeros_like(windows.first)[:, None])
         fixed = [np.where((v == v[:, :1]).all(axis=1), v[:, 0], np.nan) for v in (one, zero)]
         for slope, constant in zip(*(v[entries.summed] for v in fixed), strict=True):
             require_multiples(release, mechanism, slope, constant)
-        of = f"the release {release.name!r}"
-        with about(of):
+        place = f"the release {release.name!r}"
+        with about(place):
             if (summand := self.records.summand) is not None:
                 summand.noise_parts(mechanism)
                 summand.require(self.rvs[0], mechanism, 1.0, 0.0)
                 if summand.inverted:
-                    return [about(of)(trial) for trial in self._trials(release, mechanism, windows)]
+                    return [
+                        about(place)(trial) for trial in self._trials(release, mechanism, windows)
+                    ]
             else:
                 law, law_parameters = sum_of(self.records.law, 10, *self.parameters)
                 require_pair(law, mechanism, law_parameters)
@@ -212,7 +214,7 @@ class UnknownSizes(SumLaw):
     def _trials(
         self, release: TensorVariable, mechanism: Mechanism, windows: Windows
     ) -> list[Callable[[], None]]:
-        """Return what tries the density of a sum over a likely number of records."""
+        """Return trials of the density of a sum over a likely number of records."""
         entries, records = self.releases[release], self.records
         summand = records.summand
         assert isinstance(records, Records) and summand is not None  # noqa: PT018
@@ -238,19 +240,21 @@ class UnknownSizes(SumLaw):
         return [trial_of(found_at)]
 
     def _within(self, records: Records | Histogram) -> Records | Histogram:
-        """Return counts of classes with what is published of each."""
+        """Return a histogram with the window of counts that releases leave to each class."""
         if not isinstance(records, Histogram):
             return records
         windows: list[tuple[int, int] | None] = [None] * records.size
         for k, (matrix, noise, start) in self._of_classes().items():
-            window = around(noticed_function([matrix], noise), np.array([start]), MOST)
+            window = around(noticed_function([matrix], noise), np.array([start]), MAX_NUMBERS)
             if window is None:
-                raise Declined(f"more than {MOST:,} counts of a class of {self.names} matter")
+                raise Declined(
+                    f"more than {MAX_NUMBERS:,} counts of a class of {self.names} matter"
+                )
             windows[k] = int(window.first[0]), int(window.last[0])
         return replace(records, windows=tuple(windows))
 
     def _published(self):
-        """Yield what is observed of each release: its entries, values and noise by entry."""
+        """Yield entries, values and noise of each observed release."""
         model = self.reading.model
         for release, entries in self.releases.items():
             if release not in model.observed_RVs:
@@ -261,7 +265,7 @@ class UnknownSizes(SumLaw):
             yield entries, value, mechanism.with_parameters(*noise)
 
     def _of_classes(self) -> dict[int, Any]:
-        """Return the log density of what was published of each class, and where it is largest."""
+        """Return the log density of the releases of each class, and where it is largest."""
         densities = dict[int, Any]()
         for entries, value, noise in self._published():
             constants, slopes = entries.at(np.zeros((1, 1), dtype=int))
@@ -274,9 +278,9 @@ class UnknownSizes(SumLaw):
         return densities
 
     def _largest(self, records: Records | Histogram) -> tuple[np.ndarray, int] | None:
-        """Return how likely what is published is at most for each number, and the first of these.
+        """Return the largest log density of the class counts for each number, and the first number.
 
-        None where nothing is published of a class, or of a sum.
+        None without classes, or where nothing is published of a class.
         """
         if not isinstance(records, Histogram) or None in records.windows:
             return None
@@ -291,7 +295,7 @@ class UnknownSizes(SumLaw):
         return best, begin
 
     def _windows(self, records: Records | Histogram) -> Windows:
-        """Return the numbers of records that matter, given what is published of them."""
+        """Return the numbers of records that matter, given the releases."""
         if self.number is None:
             [rv] = self.rvs
             known = known_value(*simplified([rv.owner.inputs[1]]))
@@ -327,7 +331,7 @@ class UnknownSizes(SumLaw):
             of_all = pt.constant(table)[pt.switch(inside, place, 0)]
             noise = noise + pt.switch(inside, of_all, -np.inf)
             start = np.where(np.isnan(start), first + np.argmax(table), start)
-        most = MOST if records.summand is None else _MOST_INVERTED
+        most = MAX_NUMBERS if records.summand is None else _MAX_INVERTED_NUMBERS
         return sizes_that_matter(self.number, self.names, matrix, noise, start, most, linear=linear)
 
 
@@ -337,7 +341,7 @@ def _reader_of_sums(number: TensorVariable | None, rv: TensorVariable) -> SumsRe
     if isinstance(size.owner and size.owner.op, Alloc) and lengths(size) == lengths(
         size.owner.inputs[0]
     ):
-        size = size.owner.inputs[0]  # as many as there are by dims
+        size = size.owner.inputs[0]  # one number, broadcast to the shape of the sums
     if number is not None and not is_itself(size, number):
         raise Declined(
             f"the numbers of records of {rv.name!r} are computed from {number.name!r}: write "
@@ -347,7 +351,7 @@ def _reader_of_sums(number: TensorVariable | None, rv: TensorVariable) -> SumsRe
 
 
 def _check_number(number: TensorVariable, rv: TensorVariable) -> None:
-    """Decline a number that is no count of one law."""
+    """Decline a number that has no prior on counts."""
     op = number.owner.op
     if not isinstance(op, RandomVariable) or number.dtype.startswith("float") or op.ndim_supp:
         raise Declined(

@@ -21,7 +21,7 @@ from pymc_dp.plugins.inversion.summand import Summand
 class Records:
     """The law of a record, and the sum over records that is released.
 
-    Without a `summand` it is that of the records themselves, whose law is known.
+    Without a `summand` the records themselves are summed, and their sum has a known law.
     """
 
     law: RandomVariable
@@ -30,7 +30,7 @@ class Records:
 
     @cached_property
     def multiple(self) -> tuple[float, float] | None:
-        """The a and b where a x + b is what is summed of each record x; None of other functions."""
+        """The numbers a and b of a summand a x + b of a record x; None of other functions."""
         return (1.0, 0.0) if self.summand is None else self.summand.multiple
 
     def draw(self, rng, n, parameters):
@@ -42,19 +42,19 @@ class Records:
         return self.summand.draw(rng, self.law, parameters, n)
 
     def mean_variance(self, parameters):
-        """Return the mean and the variance of what is summed of a record; may be declined."""
+        """Return the mean and the variance of the summand of a record; may be declined."""
         if self.summand is None:
             law, law_parameters = sum_of(self.law, 1, *parameters)
             return mean_variance(law, *law_parameters)
         return self.summand.mean_variance(self.law, parameters)
 
     def log_sum(self, weights, sizes, z, mechanism, constant, slope, parameters):
-        """Log of weights times the density of a noisy sum, added up over the sizes of each group.
+        """Log of the sum over sizes of weight times density of a noisy sum, for each group.
 
-        Numbers of a group, and for each size its weight, constant and slope, are rows.
+        A group has a row of sizes, and the weight, constant and slope of each size.
         """
         usable = np.isfinite(slope) & (slope != 0) & (sizes > 0)
-        # Of no records, or not of their sum for this number of them: noise alone.
+        # Without records, or where the slope is 0, the release is noise around the constant.
         alone = np.isfinite(constant) & ((sizes == 0) | (slope == 0))
         noise = mechanism.with_parameters(*(p[:, None] for p in mechanism.parameters))
         z = z.astype("float64")[:, None]
@@ -77,7 +77,7 @@ class Records:
         return pt.logsumexp(pt.switch(usable, density, none), axis=-1)
 
     def _inverted(self, weights, sizes, z, noise, offset, added, times, parameters):
-        """`log_sum` of ``offset + times * sum`` with a number `added` to each summand."""
+        """`log_sum` of ``offset + times * sum`` by inversion, a number `added` to each summand."""
         summand = self.summand
         assert summand is not None
         parts = (part / abs(times) for part in summand.noise_parts(noise))
@@ -91,9 +91,9 @@ class Records:
 
 
 def _generating(sizes, constant, slope):
-    """Return what is added, once and for each record, and the factor, where these are the same.
+    """Return what is added once, what is added for each record, and the factor.
 
-    None where they depend on the number of records otherwise.
+    None where the factor varies with the number of records, or constants are not linear in it.
     """
     factor = slope[:, -1:]
     first, last = constant[:, :1], constant[:, -1:]

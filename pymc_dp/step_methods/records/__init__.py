@@ -26,10 +26,10 @@ from pymc_dp.step_methods.registry import STEPS
 _log = logging.getLogger("pymc.dp")
 
 _PROPOSALS_PER_DRAW = 2_000  # several sweeps over few records cost no more than PyMC's own loop
-_MOST_SWEEPS = 20
-_MANY = 100_000
+_MAX_SWEEPS = 20
+_MANY_RECORDS = 100_000
 _TRIES = 1_000
-_REFUSED, _REFUSED_EACH = 3, 0.01  # refused records to warn of: in all, and to a sweep
+_REFUSED, _REFUSED_EACH = 3, 0.01  # refused records from which on to warn: in all, and per sweep
 
 
 @dataclass_state
@@ -53,18 +53,18 @@ class RecordMetropolis(WalkingStep):
     record (a row :math:`x_i`, :math:`y_i \mid x_i`) are proposed together.
 
     After each sweep the continuous parameters move by random walks that hold the noise behind the
-    records fixed (interweaving [2]_), tuned during warm-up: they keep the chain
-    mixing where the privacy noise is larger than the sampling error, and complement the
-    updates of the parameters given the records by another step.
+    records fixed (interweaving [2]_), tuned during warm-up: they keep the chain mixing where the
+    privacy noise is larger than the sampling error. Another step updates the parameters given the
+    records.
 
     The first call in a chain puts the parameters of the records back to their starting values and
     draws the records from f: PyMC starts every record at its mean, where a step that runs
     before this one would let the spread collapse.
 
-    The posterior is cut to records that double precision can hold. Where a law has a share p of its
-    mass beyond that, closer to one than 2e-16 in a Beta law with a tiny second parameter, say, the
-    parameters are weighted by :math:`(1 - p)^n`. The step counts such draws after warm-up, and
-    warns where there are more than one in 100 sweeps.
+    The posterior is cut to records that double precision can hold. Where a law has probability p
+    beyond (within 2e-16 of one, under a Beta law with a tiny second parameter, say), the parameters
+    are weighted by :math:`(1 - p)^n`. The step counts refused draws after warm-up, and warns if
+    there are more than one in 100 sweeps.
 
     Beside NUTS for the parameters, divergences may appear: the records, and so the target of NUTS,
     change at every draw. A higher ``target_accept`` helps.
@@ -118,7 +118,9 @@ class RecordMetropolis(WalkingStep):
     """
 
     name = "dp_record"
-    chosen_options: ClassVar = {"restart": False}  # it is drawn first: nothing has run before it
+    chosen_options: ClassVar = {
+        "restart": False
+    }  # a chosen step comes first: no step has run before it
 
     @classmethod
     def claims(cls, reading, left):
@@ -170,12 +172,12 @@ class RecordMetropolis(WalkingStep):
             say_what_is_slow(engine, self.interweave)
         above = set(ancestors(records)) - set(records)
         names = [model.rvs_to_values[v].name for v in model.free_RVs if v in above]
-        # Where variables start may be computed from these.
+        # Starting values may be computed from these data.
         notice(*public_data([i for v in above if v.owner for i in v.owner.inputs]))
         self._start = {name: np.asarray(point[name]) for name in names if self.restart}
         self._reset()
 
-        # Chains that PyMC starts at different places start there.
+        # Where PyMC starts chains at different places, the restart does so, too.
         varied = [v.name for v in model.free_RVs if _starts_at_random(model, v) and v in above]
         self._varied_start = model if varied and self.restart else None
 
@@ -204,12 +206,12 @@ class RecordMetropolis(WalkingStep):
                 x = engine.records(point)
             else:
                 x, theta = first_records(engine, self.rng, theta, point)
-            engine.center(x)  # so that the sums do not cancel
+            engine.center(x)  # centred sums keep their digits
             env = engine.env(point)
             n = engine.block.n
-            sweeps = self.sweeps or int(np.clip(_PROPOSALS_PER_DRAW // max(n, 1), 1, _MOST_SWEEPS))
-            # Each costs O(n).
-            most = walk.moves if n <= _MANY else min(walk.moves, walk.scales.size)
+            sweeps = self.sweeps or int(np.clip(_PROPOSALS_PER_DRAW // max(n, 1), 1, _MAX_SWEEPS))
+            # A move costs O(n).
+            most = walk.moves if n <= _MANY_RECORDS else min(walk.moves, walk.scales.size)
             moves = most if self.interweave and not engine.fixed else 0
             x, theta, took, low, moves_tried, moves_taken, refused = engine.sweep(
                 self.rng, x, theta, env, walk.axes, walk.scales, sweeps, moves, walk.turn
@@ -254,14 +256,14 @@ class RecordMetropolis(WalkingStep):
 
 
 class Watch:
-    """Warns, once each, of what sweeps over a block show: a wrong privacy loss, a cut posterior."""
+    """Warns, once each, if sweeps contradict a stated privacy loss, or refuse many records."""
 
     def __init__(self, engine: Engine, loss: Loss | None):
         self._name, self._is_cut, self._loss = engine.block.name, engine.is_cut, loss
         self._seen = (0, 0)
 
     def look(self, lowest: float, refused: int, sweeps: int) -> None:
-        """Take in the lowest log acceptance ratio, and proposals that no point could hold."""
+        """Take in the lowest log acceptance ratio, and the number of refused proposals."""
         if math.isnan(lowest):
             raise unusable(self._name)
         if self._loss is not None and self._loss.contradicted(lowest):
@@ -277,14 +279,15 @@ class Watch:
             f"In {sweeps} sweeps, {refused} draws of {self._name!r} were so close to an end of the "
             f"support, or so large, that double precision cannot hold them. The posterior is cut "
             f"to records that it can hold, which disfavours parameters that make others likely. "
-            f"Give these a prior that keeps the law of {self._name!r} away from the ends"
+            f"Give the parameters a prior that keeps the law of {self._name!r} away from the ends"
         )
 
 
 def first_records(engine: Engine, rng, theta, point):
     """Draw records, and parameters if need be, at which the releases are possible.
 
-    Where no draw is, they are the point's own, which may be the user's, or as they were published.
+    If no draw is, take the records of the point, which the user may have given, or those that were
+    published.
     """
     env = engine.env(point)
     tries = int(np.clip(2_000_000 // max(engine.block.n, 1), 20, _TRIES))

@@ -35,7 +35,7 @@ from pymc_dp.reading.sums import is_rowwise
 def checked_blocks(
     reading: Reading, records: Sequence[TensorVariable], point: dict[str, np.ndarray]
 ) -> list[Block]:
-    """Return the blocks of some records, or refuse them with the reason."""
+    """Return the blocks of some records; refuse records that the step cannot update."""
     model = reading.model
     for rv in records:
         _check_records(reading, rv)
@@ -64,24 +64,24 @@ def _check_records(reading: Reading, rv) -> None:
 
 
 def _of_unknown_number(reading: Reading, rv) -> ValueError:
-    """Say how records are sampled of which nobody knows how many there are, if they can be."""
+    """Return the error for records of unknown number: how they are sampled, if they can be."""
     number = size_of(rv)
-    what = f"the records that {rv.name!r} sums are never built: "
+    reason = f"the records that {rv.name!r} sums are never built: "
     if number is not None:
-        what = f"the number of records {rv.name!r} is {number.name!r}, a variable of the model: "
+        reason = f"the number of records {rv.name!r} is {number.name!r}, a variable of the model: "
     [group] = [group for group in record_groups(reading) if rv in group.records]
     try:
         run_trials(change(reading, group, "marginal").trials)
     except (Declined, ValueError) as why:
-        return ValueError(f"{what}they cannot be sampled themselves, nor integrated out: {why}")
+        return ValueError(f"{reason}they cannot be sampled themselves, nor integrated out: {why}")
     return ValueError(
-        f"{what}they cannot be sampled themselves, but integrated out. Write dp.sample(model), or "
-        f"pm.sample() in `with dp.collapse(model):`"
+        f"{reason}they cannot be sampled themselves, but integrated out. Write dp.sample(model), "
+        f"or pm.sample() in `with dp.collapse(model):`"
     )
 
 
 def check_gaps(model: pm.Model, rv) -> None:
-    """Refuse releases between whose possible values moves by one record find no way."""
+    """Refuse whole-number noise on statistics that moves of one record cannot keep whole."""
     n = record_length(rv)
     for release in releases(model):
         statistic = release_statistic(release)
@@ -103,7 +103,7 @@ def check_gaps(model: pm.Model, rv) -> None:
 
 
 def _check_law(reading: Reading, block: Block, read: Callable, check: Callable) -> None:
-    """Refuse an improper posterior, where the law of the records is one of which that is known."""
+    """Refuse a posterior that is known to be improper, by the law of the records."""
     try:
         law = read(reading, block)
     except (ValueError, NotImplementedError):
@@ -132,7 +132,7 @@ def _check_transform(model: pm.Model, rv) -> None:
 
 
 def _check_atoms(model: pm.Model, rv, point) -> None:
-    """Refuse mixtures whose density PyMC adds to probabilities: its parameters would be wrong."""
+    """Refuse mixtures of an atom and a density where both lie: PyMC adds them up there."""
     if not isinstance(rv.owner.op, MixtureRV) or not rv.dtype.startswith("float"):
         return
     _, _, *laws = rv.owner.inputs

@@ -56,18 +56,20 @@ def _as_matrix(graphs: Sequence[TensorVariable], n: int) -> TensorVariable:
 
 
 def _sums(maps: Sequence[np.ndarray], n: int) -> list[float]:
-    """Return the sums over n records of the values of such graphs."""
+    """Return the sums over n records of the rows of some maps."""
     return [s for m in maps for s in np.broadcast_to(m, (*m.shape[:-1], n)).sum(axis=-1).ravel()]
 
 
 def unpacked(
     inner: Piece, before: str, after: str, records: Sequence[int], further: Sequence[int]
 ) -> Callable:
-    """Take records and further inputs one by one: so arrays cross from Python much faster.
+    """Compile a function that takes records and further inputs as separate arguments.
+
+    Arrays cross from Python much faster than tuples of arrays.
 
     Parameters
     ----------
-    records, further : their numbers, for each block; `inner` takes those of several as pairs.
+    records, further : how many each block has; `inner` takes those of several blocks as pairs.
     """
     names, packed = [], []
     for letter, sizes in (("x", records), ("e", further)):
@@ -113,7 +115,7 @@ class _DisagreementError(RuntimeError):
 
 
 class Layout:
-    """How the values of parameters are laid out in one vector, and further inputs are found."""
+    """How parameters are laid out in one vector, and where further inputs come from."""
 
     _centers: TensorVariable
     _center_values: np.ndarray
@@ -163,7 +165,7 @@ class Engine(Layout):
     Parameters
     ----------
     chain : tuple, optional
-        Of a part of a chain: the blocks of all of it, and what is recorded of this one's draws.
+        For a block of a chain: all blocks of the chain, and the variables that this one records.
 
     Attributes
     ----------
@@ -177,11 +179,11 @@ class Engine(Layout):
     fixed : str
         Why the parameters cannot be moved along with the records; empty where they can.
     costly : pair of bool
-        Of a chain, whether moves with the records and given them take as long as a sweep.
+        In a chain: whether moves with the records, and given the records, take as long as a sweep.
     is_cut : bool
         Whether proposals may be refused for the sole reason that the point cannot hold them.
     functions, key, inputs, direct
-        Of a part of a chain: what `chained` takes of it.
+        In a chain: what `chained` takes of this block.
     """
 
     functions: Functions
@@ -201,7 +203,7 @@ class Engine(Layout):
         above = {rv for b in blocks for rv in parameters(reading, b)}
         self.parameters = [rv for rv in model.free_RVs if rv in above]
         self._model = model
-        # What compiling it anew takes; the records of the point would be most of a pickle.
+        # To compile the engine anew. Records of the point would be most of a pickle.
         record_names = {model.rvs_to_values[rv].name for rv in block.records}
         self._start = {name: value for name, value in start.items() if name not in record_names}
         super().__init__(model, self.parameters, start)
@@ -264,7 +266,7 @@ class Engine(Layout):
         self._outer = plain_function(scalars, pt.as_tensor(reading.outer))
         checked = 0
         for k in range(_CHECKS):
-            # Where the releases are impossible there is nothing to compare: look farther away.
+            # Impossible releases give nothing to compare: move the parameters away.
             here = theta + 0.5 * max(k - 1, 0) * rng.standard_normal(theta.size)
             env = self.env(start)
             try:
@@ -291,7 +293,7 @@ class Engine(Layout):
         return True
 
     def _check_law(self, compiled: ChainGraphs, start: Point) -> None:
-        """Check that the sums give the density of the records; else compute it afresh."""
+        """Check that the sums give the density of the records; else use the records themselves."""
         graphs, inputs = compiled.graphs, [*compiled.records.values(), *compiled.env.values()]
         if not compiled.by_sums:
             graphs["law"] = graphs["law, whole"]
@@ -373,12 +375,12 @@ class Engine(Layout):
         if self._is_plain:
             return tuple(np.array(point[name]) for name in self.names)
         x = [_contiguous(v) for v in self._to_records(point)]
-        # Of a transform that depends on theta, the way there and back may end on the end.
+        # With a transform that depends on theta, rounding may put a record on an end.
         inside = self._to_inside(self.theta(point), *x, *self.env(point))
         return tuple(_contiguous(v) for v in inside)
 
     def as_published(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield records that are typical for what was published of each by itself."""
+        """Yield records that are typical given a release of each record by itself."""
         [rv, *more_records] = self.block.records
         for release in () if more_records else releases_of(self._model, [rv]):
             value = known_value(self._model.rvs_to_values[release])
@@ -394,7 +396,7 @@ class Engine(Layout):
     def log_density(self, x, theta, env) -> float:
         """Log density of the releases given the records, computed from the records themselves.
 
-        NaN where the point cannot hold them, or the law of one has no such parameters.
+        NaN where the point cannot hold them, or parameters are outside of the domain of a law.
         """
         try:
             if not self._hold(x, theta, env).all():
@@ -404,7 +406,7 @@ class Engine(Layout):
             return math.nan
 
     def check(self, x, theta, env) -> None:
-        """Check once more what was read of the releases, at records where they are possible.
+        """Compare the density from sums with that from records, where the releases are possible.
 
         Raises
         ------
@@ -415,7 +417,7 @@ class Engine(Layout):
             self._compare(x, theta, env)
 
     def draw(self, rng: np.random.Generator, theta, env) -> tuple[np.ndarray, ...]:
-        """Draw records from their law, again those that cannot be in a chain."""
+        """Draw records from their law; redraw records that the point cannot hold."""
         x = self._propose.function(rng, theta, *env)
         for _ in range(_REDRAWS):
             held = self._hold(x, theta, env)
@@ -429,7 +431,7 @@ class Engine(Layout):
         return tuple(_contiguous(v) for v in x)
 
     def _hold(self, x, theta, env) -> np.ndarray:
-        """Whether the point can hold each record, and its law has such parameters."""
+        """Whether the point can hold each record, with parameters in the domain of its law."""
         conditions = [np.broadcast_to(f, self.block.n) for f in self._are_held(theta, *x, *env)]
         return np.logical_and.reduce([np.ones(self.block.n, dtype=bool), *conditions])
 
