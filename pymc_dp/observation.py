@@ -39,7 +39,7 @@ from pymc_dp.reading.normal_column import normal_moments
 from pymc_dp.reading.record_lengths import record_count
 from pymc_dp.reading.tags import tag_records
 from pymc_dp.step_methods import exact_step
-from pymc_dp.step_methods.tables import together
+from pymc_dp.step_methods.table_entries import together
 
 _log = logging.getLogger("pymc.dp")
 

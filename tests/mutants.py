@@ -276,7 +276,7 @@ MUTANTS = {
         "tests/conformance/test_sum_laws.py",
     ),
     "equal reports": Mutant(
-        "pymc_dp/plugins/reports/law.py",
+        "pymc_dp/plugins/reports/density.py",
         "total = (times * pt.log(chance)).sum()",
         "total = pt.log(chance).sum()",
         "tests/plugins/reports/test_law.py",

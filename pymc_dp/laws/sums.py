@@ -66,7 +66,7 @@ class Sums:
         try:
             law, parameters = read_law(rv)
         except Declined:
-            raise Declined from None  # for another law of `SUM_LAWS`
+            raise Declined from None  # for another law of `LAWS`
         check_transform(reading.model, rv)
         require_numbers(rv, parameters)
         releases = releases_of(reading.model, [rv])

@@ -25,7 +25,7 @@ from pymc_dp.step_methods import (
     choose_steps,
     kept_steps,
 )
-from pymc_dp.step_methods.records import check_gaps
+from pymc_dp.step_methods.records.checks import check_gaps
 
 _STEPS = "Gibbs on the statistics"
 

@@ -44,12 +44,11 @@ from pymc_dp.routes.given import public
 from pymc_dp.routes.warm_up import TunedChain, TunedState
 from pymc_dp.step_methods.records import (
     Watch,
-    check_gaps,
-    checked_blocks,
     first_records,
     say_what_is_slow,
 )
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
+from pymc_dp.step_methods.records.checks import check_gaps, checked_blocks
 from pymc_dp.step_methods.records.engine import Engine, chained
 
 _NAME = "records in one loop"

@@ -29,7 +29,8 @@ from pymc_dp.step_methods.records import RecordMetropolis
 from pymc_dp.step_methods.registry import STEPS, accepted
 from pymc_dp.step_methods.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.step_methods.skellam_bessel import SkellamBesselGibbs
-from pymc_dp.step_methods.tables import TableGibbs, is_by_cell, read_table, slopes_of, together
+from pymc_dp.step_methods.table_entries import is_by_cell, read_table, slopes_of, together
+from pymc_dp.step_methods.tables import TableGibbs
 from pymc_dp.step_methods.two_sided import TruncatedGammaMixtureGibbs, TwoSidedGibbs, is_exact_count
 
 __all__ = [
@@ -63,16 +64,16 @@ def register_steps() -> None:
 
 def claimed_steps(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
     """Return steps with the variables of each instance, in the order in which they are drawn."""
-    left, found = list(reading.model.free_RVs), []
+    left, claimed = list(reading.model.free_RVs), []
     for step in STEPS:
         groups = step.claims(reading, left)
         torn = {rv for group in groups for rv in group if not _mates(reading, rv) <= {*group}}
         if torn:
             groups = step.claims(reading, [rv for rv in left if rv not in torn])
         for group in groups:
-            found.append((step, [rv for rv in reading.model.free_RVs if rv in group]))
+            claimed.append((step, [rv for rv in reading.model.free_RVs if rv in group]))
             left = [rv for rv in left if rv not in group]
-    # A latent statistic without an exact draw is best moved together with its parameters: NUTS.
+    # NUTS moves a latent statistic without an exact draw best, together with its parameters.
     latents = [
         rv
         for rv in nearest_rvs([release_statistic(r) for r in releases(reading.model)])
@@ -80,12 +81,12 @@ def claimed_steps(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
     ]
     unbounded = all(r.owner.op.bounds is None for r in releases(reading.model))
     if unbounded and any(rv in left for rv in latents):
-        found = [(step, [rv for rv in group if rv in latents]) for step, group in found]
-    return [(step, group) for step, group in found if group]
+        claimed = [(step, [rv for rv in group if rv in latents]) for step, group in claimed]
+    return [(step, group) for step, group in claimed if group]
 
 
 def _mates(reading: Reading, rv: TensorVariable) -> set[TensorVariable]:
-    """Return the variables of which a step takes all or none: those of one table of counts."""
+    """Return the variables that one step has to take together: those of one table of counts."""
     table = exact_step(reading, rv) == TableGibbs.__name__
     return {*together(reading, rv)} if table else {rv}
 
@@ -100,10 +101,10 @@ def choose_steps(reading: Reading) -> dict[TensorVariable, type[BlockedStep]]:
 def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
     """Return the name of the step that draws a latent count exactly given its releases.
 
-    `PrivateObservation` asks, and tags the count for `pm.sample`. Whatever the model says later,
-    the step checks again. Counts that are released in sums only are records, but for
-    Poisson counts of whose sums whole-number noise leaves some only: one by one they do not move.
-    Counts that are drawn `together` have one answer.
+    `PrivateObservation` tags the count with it for `pm.sample`. The step checks again, since the
+    model may grow. Counts that are released in sums only are records; the exception are Poisson
+    counts of whose sums whole-number noise allows some only, since they cannot move one by one.
+    Counts that are drawn `together` have the same step.
     """
     if rv.dtype.startswith("float"):
         return None
@@ -122,11 +123,11 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
 
 
 def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
-    """Whether each count is released by itself, or they are no records for another reason."""
-    mine = releases_of(reading.model, [rv])
-    if not rv.type.ndim or any(is_itself(release_statistic(r), rv) for r in mine):
+    """Whether each count is released by itself, or counts cannot move one by one as records do."""
+    its_releases = releases_of(reading.model, [rv])
+    if not rv.type.ndim or any(is_itself(release_statistic(r), rv) for r in its_releases):
         return True
-    if isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, mine)):
+    if isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, its_releases)):
         return True
     group = together(reading, rv)
     statistics = [release_statistic(r) for r in releases_of(reading.model, group)]
@@ -134,7 +135,7 @@ def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
         if sum(math.prod(lengths(s)) for s in statistics) < sum(
             math.prod(lengths(v)) for v in group
         ):
-            return False  # in fewer entries not all are by themselves
+            return False  # with fewer entries than counts, some count is in sums only
         return is_by_cell([slopes_of(statistic, group) for statistic in statistics])
     return False
 
@@ -176,12 +177,12 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
 
 
 def kept_steps(reading: Reading) -> list[BlockedStep]:
-    """Return the steps that suit a model: made once, and each call finds them as they were made."""
-    found = []
+    """Return the steps that suit a model: made once, and reset by each call."""
+    kept = []
     for step, state in _made_once(reading):
         step.sampling_state = state
-        found.append(step)
-    return found
+        kept.append(step)
+    return kept
 
 
 @once
@@ -191,8 +192,8 @@ def _made_once(reading: Reading) -> list[tuple[BlockedStep, Any]]:
 
 
 def _made(reading: Reading) -> list[BlockedStep]:
-    model, found = reading.model, claimed_steps(reading)
-    if not releases(model) and not found:
+    model, claimed = reading.model, claimed_steps(reading)
+    if not releases(model) and not claimed:
         raise ValueError(
             "no step applies: the model has no release of its own variables "
             "(dp.PrivateObservation); a model collapsed to its marginal is for NUTS"
@@ -203,5 +204,5 @@ def _made(reading: Reading) -> list[BlockedStep]:
             model=model,
             **getattr(step, "chosen_options", {}),
         )
-        for step, group in found
+        for step, group in claimed
     ]

@@ -1,4 +1,4 @@
-"""What the differential-privacy steps share: reading parameters from the point, writing draws."""
+"""The base of the steps: parameters are read from the point, draws are written to it."""
 
 from __future__ import annotations
 
@@ -123,12 +123,12 @@ class LoopDraw(NamedTuple):
     Attributes
     ----------
     rvs : the variables that are drawn.
-    given : graphs of the model of what the draw takes.
-    draw : ``(rng, *given)`` to one vector of all that is drawn; NaN where it cannot be.
+    inputs : graphs of the model, the inputs of the draw.
+    draw : ``(rng, *inputs)`` to one vector of all values drawn; NaN where they cannot be drawn.
     """
 
     rvs: tuple[TensorVariable, ...]
-    given: list[TensorVariable]
+    inputs: list[TensorVariable]
     draw: Piece
 
 
@@ -146,9 +146,9 @@ def tagged_competence(name: str, var: Any) -> Competence:
 class DPStep(BlockedStep):
     """A Gibbs step: draws its variables from their full conditional.
 
-    One that draws them one after the other has ``_read(reading, rv, initial_point)``, what it takes
-    to draw a variable or why it cannot, `Declined`, and ``_draw(name, point, *read)``, a draw of
-    it; `TableStep` draws several at once; others have `_prepare` and `step`.
+    A step that draws one variable after the other defines ``_read(reading, rv, initial_point)``,
+    which returns what a draw takes or raises `Declined`, and ``_draw(name, point, *read)``, which
+    returns a draw. `TableStep` draws several at once. Other steps define `_prepare` and `step`.
     """
 
     default_blocked = True
@@ -194,24 +194,24 @@ class DPStep(BlockedStep):
         return point, [{}]
 
     def _hold(self, name: str, data: Sequence[SharedVariable], read: Callable[[], np.ndarray]):
-        """Remember what is read once of data that decide how a variable is drawn."""
+        """Remember what was read from data that decide how a variable is drawn."""
         notice(*data)
-        names = " or ".join(repr(own.name) for own in data)
+        names = " or ".join(repr(shared.name) for shared in data)
         self._held.append((name, names, read, np.copy(read())))
 
-    def _hold_whole(self, found: Sequence[TensorVariable]) -> None:
+    def _hold_whole(self, releases: Sequence[TensorVariable]) -> None:
         """Remember the data that decide whether the statistics of releases are whole numbers.
 
-        Whole-number noise leaves only such, which is found out once; integers cannot become others.
+        Whole-number noise needs whole statistics, which is checked once. Integers stay whole.
         """
-        whole = [release_statistic(r) for r in found if takes_whole(r)]
+        whole = [release_statistic(r) for r in releases if takes_whole(r)]
         for data in public_data(whole):
             if str(data.type.dtype).startswith("float"):
                 read = partial(data.get_value, borrow=True)
                 self._hold(self.vars[0].name, [data], read)
 
     def setup_chain(self, rng, tune, draws):
-        """Begin a chain; refuse one where data changed of which something was read once."""
+        """Begin a chain; refuse it if data changed that the step remembers, see `_hold`."""
         super().setup_chain(rng, tune, draws)
         for name, data, read, value in self._held:
             if not np.array_equal(read(), value):
@@ -240,7 +240,7 @@ def in_a_row(parts: Iterable[Any]) -> TensorVariable:
 
 @contextmanager
 def updated_by(step: str, rv: TensorVariable) -> Iterator[None]:
-    """Say of what is declined inside of it which step cannot draw which variable."""
+    """Turn a refusal in this block into an error that names the step and the variable."""
     try:
         yield
     except Declined as why:
@@ -248,7 +248,7 @@ def updated_by(step: str, rv: TensorVariable) -> Iterator[None]:
 
 
 def unusable(name: str) -> ValueError:
-    """Say that what a step reads from the model, a pm.Data perhaps, is no release any more."""
+    """Return the error for values of the model, of a pm.Data perhaps, that allow no draw."""
     return ValueError(
         f"{name!r} cannot be drawn: the statistic, the value or the noise of its release, or a "
         f"parameter of its law, is NaN, has the wrong shape, is no positive scale, or not whole "
@@ -257,7 +257,7 @@ def unusable(name: str) -> ValueError:
 
 
 def changed(name: str, data: str) -> ValueError:
-    """Say that a step was made for other data."""
+    """Return the error for data that changed since the step was made."""
     return ValueError(
         f"{name!r} cannot be drawn: {data} has changed since the step was made, and with it what "
         f"is possible, or a coefficient. Make the step anew; without step=, pm.sample does"
@@ -265,7 +265,7 @@ def changed(name: str, data: str) -> ValueError:
 
 
 def infeasible(name: str) -> ValueError:
-    """Say that a chain stands where the bounds of the records leave a variable no room."""
+    """Return the error for a point at which the bounds of the records leave no room."""
     return ValueError(
         f"the chain started outside of the feasible region of the bounds: there is no room for "
         f"{name!r}. Give pm.sample(initvals={{...}}) a mean and a variance that records within the "

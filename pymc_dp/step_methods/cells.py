@@ -12,22 +12,23 @@ from pymc_dp.reading.model import Reading
 from pymc_dp.step_methods.base import tagged_competence
 from pymc_dp.step_methods.records import RecordMetropolis
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
-from pymc_dp.step_methods.tables import TableGibbs, read_table, together
+from pymc_dp.step_methods.table_entries import read_table, together
+from pymc_dp.step_methods.tables import TableGibbs
 
 
 @STEPS.register(order=55)
 class CellGibbs(RecordMetropolis):
     r"""Draw Poisson or Binomial counts of cells that share noisy sums, as in :math:`X'y`.
 
-    After the moves of `RecordMetropolis` [1]_ [2]_, whose records are here the cells: where the
-    noise is large, they move the parameters along with the counts, which given the counts would
-    move by the width of a posterior without noise. Where it is small, the draws of `TableGibbs`
-    move the counts along the directions in which what was released leaves them room.
+    The moves of `RecordMetropolis` [1]_ [2]_, with cells in the place of records, come first. Where
+    the noise is large, they move the parameters along with the counts; given the counts, the
+    parameters would move by the width of a posterior without noise only. Draws of `TableGibbs`
+    follow. Where the noise is small, they move the counts in directions that releases leave open.
 
     Parameters
     ----------
     vars : list of TensorVariable
-        Vectors of Poisson, Binomial or Bernoulli counts that are for `TableGibbs`, of which some
+        Vectors of Poisson, Binomial or Bernoulli counts that are for `TableGibbs`, some of which
         are in several entries of one release.
     sweeps, interweave, restart : optional
         As of `RecordMetropolis`.
@@ -77,7 +78,10 @@ class CellGibbs(RecordMetropolis):
         for rv in self.model_rvs:
             _check_cells(reading, rv)
         super()._prepare(reading, initial_point)
-        how = {"interweave": False, "initial_point": initial_point}  # they move with the records
+        how = {
+            "interweave": False,
+            "initial_point": initial_point,
+        }  # the parameters moved with the counts before
         self.tables = TableGibbs(self.vars, model=reading.model, **how)
 
     def setup_chain(self, rng, tune, draws):

@@ -1,7 +1,8 @@
 """Conjugate Gibbs updates, put together from what the prior and each child contribute.
 
 A conjugate family has natural parameters that add up over the prior and the children of a
-parameter; the modules of `pymc_dp.steps.conjugacy` say which priors and children belong to it.
+parameter; the modules of `pymc_dp.step_methods.conjugacy` say which priors and
+children belong to it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def conditional(reading: Reading, rv: TensorVariable) -> tuple[str, tuple[Tensor
         )
     check_transform(reading.model, rv)  # another transform may cut the support
     offspring = children(reading, rv)
-    # Reasons of families that know nothing of these children would only distract.
+    # Families without a rule for each child are left out: their reasons would only distract.
     fitting = {f: p for f, p in families.items() if all(_pair(f, child) for child in offspring)}
     reasons = []
     for family, prior in (fitting or families).items():
@@ -177,11 +178,11 @@ class ConjugateGibbs(DPStep):
     @classmethod
     def loop_draws(cls, reading, group):
         """See `DPStep.loop_draws`."""
-        found = []
+        draws = []
         for rv in group:
             family, natural = conditional(reading, rv)
             row = in_a_row(natural)
             row = pt.switch(row[-2] < row[-1], row, np.nan)  # the range
             draw = FAMILIES[family]
-            found.append(LoopDraw((rv,), [row], Piece(draw, key_of(draw))))
-        return found
+            draws.append(LoopDraw((rv,), [row], Piece(draw, key_of(draw))))
+        return draws

@@ -39,18 +39,11 @@ from pymc_dp.step_methods.base import (
 from pymc_dp.step_methods.conjugacy.registry import FAMILIES, find_families, require_itself
 from pymc_dp.step_methods.conjugate import conditional
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
-from pymc_dp.step_methods.tables import (
-    Table,
-    TableStep,
-    hold_parts,
-    make_table,
-    overlaps,
-    read_table,
-    releases_of_counts,
-)
+from pymc_dp.step_methods.table_entries import overlaps, read_table, releases_of_counts
+from pymc_dp.step_methods.tables import Table, TableStep, hold_parts, make_table
 
-_CELLS = 200  # of a table whose pairs all see every release
-_ROUNDS = 2  # of pairs in a sweep: a table of a few cells then forgets where it was
+_MAX_CELLS = 200  # of a table of which each pair looks at all releases
+_ROUNDS = 2  # of pairs in a sweep: enough for a table of a few cells to mix
 _FEW_ENTRIES = 8  # of a release: looking at all of them costs no more than choosing some
 
 
@@ -63,17 +56,17 @@ class CountGibbs(TableStep):
     the noise is log-concave and the statistic linear in the counts, a draw costs the same
     for any n; else all values of a count are listed, up to 100,000.
 
-    Where the noise is of whole numbers and the statistic is not for every count, as a mean, the
-    other counts are impossible: then all states of a table are listed, up to 100,000.
+    Under whole-number noise, counts whose statistic is not whole, a mean say, are impossible: then
+    all states of a table are listed, up to 100,000.
 
-    Entries of what was released may overlap, as all two-way margins do: cells then move as those of
-    `TableGibbs` do.
+    Entries of the releases may overlap, as all two-way margins do: cells then move as in
+    `TableGibbs`.
 
     Given the counts, their probabilities would move by :math:`n^{-1/2}` only, however little the
     releases tell. So where they have a Beta, Uniform(0, 1) or Dirichlet prior and no other child,
     and are among `vars`, the counts are drawn with them integrated out [1]_ (beta-binomial,
-    Dirichlet-multinomial), and they are drawn after the counts: together one draw from the joint
-    conditional.
+    Dirichlet-multinomial), and the probabilities are drawn after the counts: together one draw
+    from the joint conditional.
 
     Parameters
     ----------
@@ -114,13 +107,13 @@ class CountGibbs(TableStep):
     @classmethod
     def claims(cls, reading, left):
         """Claim binomial counts and small tables, with their conjugate probabilities."""
-        found = accepted(partial(check_count, reading), concerned(reading, left))
-        large = [rv for rv in found if rv.type.ndim and known_cells(rv) > _CELLS]
+        counts = accepted(partial(check_count, reading), concerned(reading, left))
+        large = [rv for rv in counts if rv.type.ndim and known_cells(rv) > _MAX_CELLS]
         large = [rv for rv in large if not overlaps(reading, rv)]
-        others = accepted(partial(read_table, reading), large)  # left to `TableGibbs`
-        mine = [rv for rv in found if rv not in others]
-        mine += [p for rv in mine if (p := count_parameter(reading, rv)) is not None]
-        return [mine]
+        for_tables = accepted(partial(read_table, reading), large)  # left to `TableGibbs`
+        drawn = [rv for rv in counts if rv not in for_tables]
+        drawn += [p for rv in drawn if (p := count_parameter(reading, rv)) is not None]
+        return [drawn]
 
     def _groups(self, reading):
         counted = [rv for rv in self.model_rvs if is_count(rv)]
@@ -148,20 +141,20 @@ class CountGibbs(TableStep):
     @classmethod
     def loop_draws(cls, reading, group):
         """See `DPStep.loop_draws`."""
-        point, found = reading.model.initial_point(), []
+        point, draws = reading.model.initial_point(), []
         for rv in filter(is_count, group):
             parameter = _drawn_along(reading, rv, group)
             uncovered = f"{rv.name!r}: a table that overlaps, or is listed, is not covered"
             if not isinstance(rv.owner.op, BinomialRV) and overlaps(reading, rv):
-                raise Declined(uncovered)  # before its moves are made, which compiles
+                raise Declined(uncovered)  # before `make_table`, which compiles
             table = _table(reading, rv, parameter, point)
             noise = table.noise
-            if noise is None or noise.listed:  # None where it overlaps
+            if noise is None or noise.listed:  # None where entries overlap
                 raise Declined(uncovered)
             n, weights = _weights(reading, rv, parameter)
             row, values = in_a_row((n, weights)), reading.model.values_to_rvs
-            given = [row, in_a_row([rv]), pt.constant(noise.slopes)]
-            given += [values.get(v, v) for v in noise.data]
+            inputs = [row, in_a_row([rv]), pt.constant(noise.slopes)]
+            inputs += [values.get(v, v) for v in noise.data]
             family = None if parameter is None else FAMILIES[conditional(reading, parameter)[0]]
             draw = make_loop_draw(
                 noise.sweep, family, table.binary, parameter is not None, table.concave
@@ -169,8 +162,8 @@ class CountGibbs(TableStep):
             made_of = key_of(family), table.binary, table.concave, key_of(make_loop_draw)
             key = joined(noise.key, *made_of)
             rvs = (rv,) if parameter is None else (rv, parameter)
-            found.append(LoopDraw(rvs, given, Piece(draw, key)))
-        return found
+            draws.append(LoopDraw(rvs, inputs, Piece(draw, key)))
+        return draws
 
 
 def make_loop_draw(
@@ -201,8 +194,8 @@ def make_loop_draw(
 @dataclass
 class _Table:
     name: str
-    noise: CompiledNoise | None  # which it is not where there is a lattice
-    lattice: Table | None  # that moves the counts where what was released overlaps
+    noise: CompiledNoise | None  # None where there is a lattice
+    lattice: Table | None  # moves the counts where entries of releases overlap
     concave: bool
     weights: PointFunction  # of the cells, after the total
     binary: bool
@@ -223,12 +216,12 @@ class _Table:
         else:
             self._draw_counts(rng, counts, weights, point)
         drawn = counts[1] if self.binary else counts
-        found: dict[Any, Any] = {self.name: np.asarray(drawn, dtype=old.dtype)}
+        values: dict[Any, Any] = {self.name: np.asarray(drawn, dtype=old.dtype)}
         if self.draw is not None:
             posterior = weights + counts
             natural = posterior[::-1] if self.binary else [*posterior, 0.0]
-            found[self.parameter] = self.draw(rng, natural)
-        return found
+            values[self.parameter] = self.draw(rng, natural)
+        return values
 
     def _draw_counts(self, rng, counts, weights, point):
         integrated, noise = self.parameter is not None, self.noise
@@ -263,23 +256,23 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     if not binary and overlaps(reading, rv):
         lattice = make_table(reading, (rv,), point, None if parameter is None else weights)
         return _Table(name, None, lattice, True, row, binary, value, draw, None, None)
-    found = children(reading, rv)
-    gaps = [release for release in found if leaves_gaps(release)]
+    releases = children(reading, rv)
+    gaps = [release for release in releases if leaves_gaps(release)]
     states = _states(total, cells, gaps[0]) if gaps and not binary else None
     noise = _noise(reading, rv, binary, cells, states)
-    mechanisms = [release.owner.op.mechanism for release in found]
-    maps = [_slopes(apart(release_statistic(r)), rv) for r in found]
+    mechanisms = [release.owner.op.mechanism for release in releases]
+    maps = [_slopes(apart(release_statistic(r)), rv) for r in releases]
     concave = all(slopes is not None for slopes in maps)
-    toward = _aims(reading, rv, found, maps) if concave and states is None else None
+    toward = _aims(reading, rv, releases, maps) if concave and states is None else None
     concave = concave and not gaps and all(m.log_concave for m in mechanisms)
     if concave and any(m.is_discrete for m in mechanisms):
         concave = noise.is_concave(cells, total, noise.read(point))
     if not concave and total > MOST_LISTED and states is None:
         raise Declined(
-            f"the density of its releases {', '.join(repr(c.name) for c in found)} is not known to "
-            f"be log-concave in it, or their statistics are not linear, and its {total} + 1 values "
-            f"are too many to list. Release a sum or mean under log-concave noise (a mechanism's "
-            f"property `log_concave`)"
+            f"the density of its releases {', '.join(repr(c.name) for c in releases)} is not known "
+            f"to be log-concave in it, or their statistics are not linear, and its {total} + 1 "
+            f"values are too many to list. Release a sum or mean under log-concave noise (a "
+            f"mechanism's property `log_concave`)"
         )
     listed = None if states is None else total
     return _Table(name, noise, None, concave, row, binary, value, draw, listed, toward)
@@ -296,13 +289,13 @@ def _weights(reading: Reading, rv, parameter) -> tuple[TensorVariable, TensorVar
     return n, pt.stack([prior.second, prior.first]) if binary else prior.first
 
 
-def _aims(reading: Reading, rv, found, maps) -> tuple[np.ndarray, PointFunction]:
-    """Return the slopes of linear statistics of counts, and what these should come to."""
+def _aims(reading: Reading, rv, releases, maps) -> tuple[np.ndarray, PointFunction]:
+    """Return the slopes of linear statistics of counts, and the values that releases suggest."""
     slopes = np.vstack(maps)
     if slopes.shape[1] == 1:  # of a Binomial: zeros and ones
         slopes = np.hstack([np.zeros_like(slopes), slopes])
     zeros, aims = pt.zeros(known_shape(rv), dtype=rv.dtype), []
-    for release in found:
+    for release in releases:
         statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
         value = reading.model.rvs_to_values[release]
         aims.append(mechanism.typical_statistic(value) - substitute(statistic, {rv: zeros}))
@@ -341,7 +334,7 @@ def _states(total: int, cells: int, release) -> np.ndarray:
             f"no whole number are impossible, and its {size} tables are too many to list. Write a "
             f"statistic that is whole for all of them, such as a sum"
         )
-    # Where the bars are among the stars.
+    # Stars and bars: a table is a choice of places for the bars among the stars.
     bars = np.array(list(combinations(range(total + cells - 1), cells - 1)), dtype=np.int64)
     ends = np.full((len(bars), 1), total + cells - 1)
     edges = np.hstack([np.full((len(bars), 1), -1), bars.reshape(len(bars), -1), ends])
@@ -352,14 +345,14 @@ def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> Co
     """Compile the log density of all releases of a count."""
     counts, rows = pt.vector("counts", dtype="float64", shape=(cells,)), pt.lvector("rows")
     latent = (counts[1] if binary else counts).astype(rv.dtype)
-    found = children(reading, rv)
+    releases = children(reading, rv)
     slopes = np.empty((0, cells)) if states is None else states
     total = pt.constant(0.0)
-    for release in found:
+    for release in releases:
         statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
         value = reading.model.rvs_to_values[release]
-        given = substitute(statistic, {rv: latent})
-        if len(found) == 1 and not binary and states is None:
+        statistic_at = substitute(statistic, {rv: latent})
+        if len(releases) == 1 and not binary and states is None:
             lines = _lines(release_statistic(release), rv)
             if lines is not None and len(lines[0]) > _FEW_ENTRIES:
                 slopes, constants = lines
@@ -368,8 +361,10 @@ def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> Co
                     *(pt.broadcast_to(p, shape).ravel()[rows] for p in mechanism.parameters)
                 )
                 value = value.ravel()[rows]
-                given = pt.dot(pt.constant(slopes)[rows], counts) + pt.constant(constants)[rows]
-        total = total + mechanism.logp(value, given).sum()
+                statistic_at = (
+                    pt.dot(pt.constant(slopes)[rows], counts) + pt.constant(constants)[rows]
+                )
+        total = total + mechanism.logp(value, statistic_at).sum()
     [graph] = reading.model.replace_rvs_by_values([total])
     return compile_noise(
         graph, counts, rows, np.ascontiguousarray(slopes), listed=states is not None
@@ -436,5 +431,5 @@ def count_parameter(reading: Reading, rv: TensorVariable) -> TensorVariable | No
         family, _ = conditional(reading, parameter)
     except Declined:
         return None
-    mine = children(reading, parameter) == [rv] and family in ("beta", "dirichlet")
-    return parameter if mine else None
+    is_conjugate = children(reading, parameter) == [rv] and family in ("beta", "dirichlet")
+    return parameter if is_conjugate else None

@@ -21,7 +21,7 @@ class FeasibleSlice(pm.Slice):
     def claims(cls, reading, left):
         """Claim parameters that shape a feasible region, one by one."""
         moments = [r.owner.op.split(r.owner.inputs)[2] for r in releases(reading.model)]
-        shaping = nearest_rvs([m for found in moments if found is not None for m in found])
+        shaping = nearest_rvs([m for feasible in moments if feasible is not None for m in feasible])
         return [[rv] for rv in concerned(reading, left) if rv in shaping]
 
     @staticmethod

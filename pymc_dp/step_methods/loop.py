@@ -33,7 +33,7 @@ from pymc_dp.step_methods.base import DPStep, LoopDraw, in_a_row
 from pymc_dp.step_methods.records.engine import Layout, Point
 from pymc_dp.step_methods.weave import Weave, has_entries
 
-_MOST = 20  # entries of parameters that no step draws
+_MAX_WALKED_ENTRIES = 20  # entries of parameters that no step draws
 
 
 @part
@@ -43,16 +43,16 @@ def has_nan(x):
 
 
 def loop_draws(reading: Reading, claimed) -> list[LoopDraw]:
-    """Return the draws of steps that have their variables; decline what no loop covers."""
-    found = [draw for step, group in claimed for draw in _of_step(reading, step, group)]
-    if not found:
+    """Return the draws of steps for their variables; decline steps without draws in a loop."""
+    draws = [draw for step, group in claimed for draw in _of_step(reading, step, group)]
+    if not draws:
         raise Declined("no variable has a step of its own")
-    left = undrawn(reading.model, found)
+    left = undrawn(reading.model, draws)
     for rv in left:
         if not rv.dtype.startswith("float"):
             raise Declined(f"it does not cover {rv.name!r}, which is discrete and has no step")
     _check_few(reading.model, [rv for rv in left if not _alone(reading, rv)])
-    return found
+    return draws
 
 
 def _alone(reading: Reading, rv: TensorVariable) -> int:
@@ -65,9 +65,9 @@ def _alone(reading: Reading, rv: TensorVariable) -> int:
 
 def _check_few(model: pm.Model, left: Sequence[TensorVariable]) -> None:
     size = sum(math.prod(value_lengths(model, rv)) for rv in left)
-    if size > _MOST:
+    if size > _MAX_WALKED_ENTRIES:
         raise Declined(
-            f"it moves up to {_MOST} parameters one by one, and {size} have no step: "
+            f"it moves up to {_MAX_WALKED_ENTRIES} parameters one by one, and {size} have no step: "
             f"{', '.join(repr(rv.name) for rv in left)}"
         )
 
@@ -85,25 +85,25 @@ def undrawn(model: pm.Model, draws: Sequence[LoopDraw]) -> list[TensorVariable]:
 
 
 def walks(reading: Reading, moving: Sequence[TensorVariable], start: Point) -> list[Weave]:
-    """Return moves of parameters that carry nothing along: of each entry alone, or of all.
+    """Return moves of parameters that carry nothing along: entry by entry, or all together.
 
     Raises
     ------
     Declined
         If too many parameters depend on each other.
     """
-    model, found, left = reading.model, [], []
+    model, weaves, left = reading.model, [], []
     for rv in moving:
         try:
             if not (n := _alone(reading, rv)):
                 raise Declined("its entries depend on each other")
             block = Block((), n, tuple(children(reading, rv)))
-            found.append(Weave(model, block, [rv], start))
+            weaves.append(Weave(model, block, [rv], start))
         except Declined:
             left.append(rv)
     _check_few(model, left)
     below = dict.fromkeys(c for rv in left for c in children(reading, rv) if c not in left)
-    return found + ([Weave(model, Block((), 0, tuple(below)), left, start)] if left else [])
+    return weaves + ([Weave(model, Block((), 0, tuple(below)), left, start)] if left else [])
 
 
 class Loop(Layout):
@@ -112,14 +112,14 @@ class Loop(Layout):
     Parameters
     ----------
     reading : a model.
-    draws : of its steps.
+    draws : the draws of its steps.
     moving : moves of parameters, with what depends on them or alone.
     start : a point.
-    recorded : what is recorded of a draw, after q.
+    recorded : graphs whose values are recorded of a draw, after q.
 
     Attributes
     ----------
-    size : of q.
+    size : the length of q.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Loop(Layout):
         self._q = pt.dvector("q")
         self._places = {value: (s, shape) for value, s, shape in self.slices}
         self.moving = moving
-        graphs = [g for draw in draws for g in draw.given] + [*recorded]
+        graphs = [g for draw in draws for g in draw.inputs] + [*recorded]
         shared = [s for weave in moving for s in weave.sources if isinstance(s, SharedVariable)]
         self._data = list(dict.fromkeys([*_data(model.replace_rvs_by_values(graphs)), *shared]))
         self._inputs = [v.type() for v in self._data]
@@ -150,7 +150,7 @@ class Loop(Layout):
         self._run = self._compiled(lines)
 
     def thetas(self, layout: Layout, rows: np.ndarray) -> np.ndarray:
-        """Return what the parameters of some moves are in rows of draws."""
+        """Return the parameters of a move in rows of draws."""
         places = [self._places[value][0] for value, _, _ in layout.slices]
         return np.concatenate([rows[:, place] for place in places], axis=1)
 
@@ -161,7 +161,14 @@ class Loop(Layout):
     def run(self, rng, q, rounds: int, counts, turns, learnt, out: np.ndarray, data) -> None:
         """Make a draw for each row of `out`, in place; `learnt` has the arrays of each walk."""
         bad = self._run(
-            rng, q, rounds, counts, turns, out, *(x for own in learnt for x in own), *data
+            rng,
+            q,
+            rounds,
+            counts,
+            turns,
+            out,
+            *(x for walk in learnt for x in walk),
+            *data,
         )
         if bad >= 0:
             raise ValueError(
@@ -174,9 +181,9 @@ class Loop(Layout):
     def _at(self, graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
         """Replace variables of the model by entries of q, and data by inputs."""
         graphs = self._model.replace_rvs_by_values(list(graphs))
-        given = {v: self._entry(v) for v in self._places}
-        given |= dict(zip(self._data, self._inputs, strict=True))
-        return graph_replace(graphs, given, strict=False) if graphs else []
+        replacements = {v: self._entry(v) for v in self._places}
+        replacements |= dict(zip(self._data, self._inputs, strict=True))
+        return graph_replace(graphs, replacements, strict=False) if graphs else []
 
     def _entry(self, value: TensorVariable) -> TensorVariable:
         place, shape = self._places[value]
@@ -199,7 +206,7 @@ class Loop(Layout):
             else transform.forward(natural[rv], *rv.owner.inputs)
             for rv in draw.rvs
         ]
-        self._pieces[f"given{k}"] = self._from_graph([], self._at(draw.given))
+        self._pieces[f"given{k}"] = self._from_graph([], self._at(draw.inputs))
         self._pieces[f"draw{k}"] = draw.draw
         self._pieces[f"write{k}"] = self._from_graph([x], self._at([in_a_row(values)]))
         lines = [f"x = draw{k}(rng, *given{k}(q, *data))", f"if has_nan(x): return {k}"]
@@ -213,21 +220,21 @@ class Loop(Layout):
         return lines
 
     def _put(self, k: int, layout: Layout, values: Sequence[TensorVariable]) -> None:
-        """Compile what puts other parameters, and values of what is carried, into q."""
-        theta, given = pt.dvector("theta"), {}
+        """Compile the function that puts new parameters and carried values into q."""
+        theta, entries = pt.dvector("theta"), {}
         for value, place, shape in layout.slices:
-            given[value] = theta[place].reshape(shape)
+            entries[value] = theta[place].reshape(shape)
         inputs = {v: v.type() for v in values}
-        given |= inputs
-        parts = [given.get(v, self._q[place]) for v, (place, _) in self._places.items()]
+        entries |= inputs
+        parts = [entries.get(v, self._q[place]) for v, (place, _) in self._places.items()]
         self._pieces[f"put{k}"] = self._from_graph([theta, *inputs.values()], [in_a_row(parts)])
 
     def _weave(self, k: int, weave: Weave) -> list[str]:
         carried = [self._model.rvs_to_values[rv] for rv in weave.latents]
         self._pieces[f"env{k}"] = self._from_graph([], [self._source(s) for s in weave.sources])
         self._pieces[f"weave{k}"] = weave.piece
-        own = [self._entry(value) for value, _, _ in weave.slices]
-        self._pieces[f"theta{k}"] = self._from_graph([], [in_a_row(own)])
+        entries = [self._entry(value) for value, _, _ in weave.slices]
+        self._pieces[f"theta{k}"] = self._from_graph([], [in_a_row(entries)])
         self._put(k, weave, carried)
         vals = "".join(f"vals[{j}], " for j in range(len(carried)))
         return [

@@ -26,18 +26,18 @@ def accepted(
     check: Callable[[TensorVariable], Any], variables: Sequence[TensorVariable]
 ) -> list[TensorVariable]:
     """Return the variables that a check does not refuse."""
-    found = []
+    accepted_rvs = []
     for rv in variables:
         try:
             check(rv)
         except (Declined, ValueError):
             continue
-        found.append(rv)
-    return found
+        accepted_rvs.append(rv)
+    return accepted_rvs
 
 
 def concerned(reading: Reading, variables: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return the variables that a release is of, or the law of what it is of."""
+    """Return the variables that a release depends on, and the parameters of these."""
     touched = [rv for r in releases(reading.model) for rv in nearest_rvs(r.owner.inputs)]
     behind = [rv for t in touched for rv in nearest_rvs(t.owner.inputs)]
     return [rv for rv in variables if rv in touched or rv in behind]

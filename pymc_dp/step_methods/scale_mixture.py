@@ -72,12 +72,12 @@ class LaplaceScaleMixtureGibbs(WeavingStep):
                 f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}, which follows {law}: it "
                 f"updates Normal and MvNormal variables; write TwoSidedGibbs for others"
             )
-        found = children(reading, rv)
-        if len(found) != 1 or not isinstance(found[0].owner.op, PrivateReleaseRV):
+        fed = children(reading, rv)
+        if len(fed) != 1 or not isinstance(fed[0].owner.op, PrivateReleaseRV):
             raise Declined(
-                f"it must feed one release and nothing else, and feeds {[c.name for c in found]}"
+                f"it must feed one release and nothing else, and feeds {[c.name for c in fed]}"
             )
-        [release] = found
+        [release] = fed
         _, mechanism, moments = release.owner.op.split(release.owner.inputs)
         if type(mechanism) is not LaplaceMechanism or moments is not None:
             raise Declined(

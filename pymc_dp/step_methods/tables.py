@@ -11,43 +11,41 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.random.basic import DirichletRV, MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
-from scipy.sparse import coo_array, csc_array, csr_array, hstack, vstack
 
-from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.draws import as_row
-from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.shapes import known_shape
-from pymc_dp.graphs.substitution import substitute
-from pymc_dp.graphs.values import known_value, nearest_rvs, public_data
+from pymc_dp.graphs.values import known_value, public_data
 from pymc_dp.kernels.counts import directions
 from pymc_dp.kernels.counts import tables as kernels
 from pymc_dp.laws.count_sums import COUNT_LAWS
-from pymc_dp.mechanisms.release import PrivateReleaseRV
-from pymc_dp.reading.checks import leaves_gaps
-from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import (
     Reading,
-    children,
     release_mechanism,
     release_statistic,
-    releases_of,
 )
 from pymc_dp.step_methods.base import DPStep, point_function, unusable, updated_by
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
+from pymc_dp.step_methods.table_entries import (
+    CellEntries,
+    coefficients,
+    counts_shape,
+    read_cell_entries,
+    read_table,
+    releases_of_table,
+    together,
+)
 from pymc_dp.step_methods.weave import WeavingStep
 
-_MOST_SHARED = 400  # cells of a table whose entries overlap
-_SHARPEST = 1e6  # of a release, the precision with which it knows a cell: more does not matter
-_PILOT = 100  # draws that directions are chosen from, twice
-_BASES = 4  # of directions: what a cell that is nearly empty stops in one, another goes around
-_CELLS_A_ROUND = 24  # for each so many, a draw goes once more along all directions
+_SHARPEST = 1e6  # the highest precision of a release that matters for the choice of directions
+_PILOT = 100  # pilot draws in each of two rounds, before directions are chosen
+_BASES = 4  # sets of directions: one goes around nearly empty cells that block another
+_CELLS_A_ROUND = 24  # cells for which a draw goes along all directions once more
 
 
 class TableStep(WeavingStep):
-    """A step that draws tables of counts, each by its ``update(rng, point)``: new values by name.
+    """A step that draws tables of counts, each by ``update(rng, point)``: new values by name.
 
-    It has ``_groups(reading)``, the variables of each table, and ``_read(reading, rvs, point)``, a
-    table or why there is none, `Declined`.
+    A subclass defines ``_groups(reading)``, the variables of each table, and
+    ``_read(reading, rvs, point)``, which returns a table or raises `Declined`.
     """
 
     def _prepare(self, reading, initial_point):
@@ -86,9 +84,9 @@ class TableGibbs(TableStep):
     sums, pairs move where the sums are known well. The cost of a sweep grows with the number of
     cells, of releases that a cell is in, and with the width of the conditionals.
 
-    Where whole-number noise is added to a statistic that is not whole for all counts, as half a
-    count or the mean of Poisson counts, the other counts are impossible: cells are drawn over those
-    that are left, and Poisson cells that share such an entry together with their sum.
+    Under whole-number noise, counts whose statistic is not whole (half a count, the mean of Poisson
+    counts) are impossible: cells are drawn over the possible counts, and Poisson cells that share
+    such an entry together with their sum.
 
     Entries may overlap, as all two-way margins of a table do, in one release or several, or
     :math:`X'y` of a regression whose rows are of few kinds. Cells then move several at a time, too:
@@ -144,16 +142,16 @@ class TableGibbs(TableStep):
     @classmethod
     def claims(cls, reading, left):
         """Claim tables of counts, all variables of each or none."""
-        found = accepted(partial(read_table, reading), concerned(reading, left))
-        return [[rv for rv in found if {*together(reading, rv)} <= {*left}]]
+        counts = accepted(partial(read_table, reading), concerned(reading, left))
+        return [[rv for rv in counts if {*together(reading, rv)} <= {*left}]]
 
     def _groups(self, reading):
-        found, left = [], list(self.model_rvs)
+        groups, left = [], list(self.model_rvs)
         while left:
             rvs = together(reading, left[0])
-            found.append(rvs if {*rvs} <= {*left} else (left[0],))
-            left = [rv for rv in left if rv not in found[-1]]
-        return found
+            groups.append(rvs if {*rvs} <= {*left} else (left[0],))
+            left = [rv for rv in left if rv not in groups[-1]]
+        return groups
 
     def _read(self, reading, rvs, point):
         table = make_table(reading, rvs, point)
@@ -163,36 +161,16 @@ class TableGibbs(TableStep):
         return table
 
 
-class _Entries(NamedTuple):
-    """Which cells of a table are in the entries of its releases.
-
-    Attributes
-    ----------
-    first, which, weight : see `kernels.counts.tables.Releases`.
-    gaps : which counts are possible.
-    constants : of the statistic of each release, what it is of an empty table.
-    shared : whether a cell is in several entries of one release, or entries of several overlap, and
-        none is part of another; not of a tree, whose cells are entries, too.
-    """
-
-    first: np.ndarray
-    which: np.ndarray
-    weight: np.ndarray
-    gaps: kernels.Gaps
-    constants: list[TensorVariable]
-    shared: bool
-
-
 class Table(NamedTuple):
     """A latent table and how its parameters and releases are read from the point.
 
     Attributes
     ----------
     names : of the variables whose entries, one after the other, are its cells.
-    law : type of the op of a cell; Poisson of cells with a total, Dirichlet where that of their
-        probabilities is integrated out.
+    law : type of the op of a cell; Poisson of cells with a total, Dirichlet of cells whose
+        probabilities are integrated out.
     block : cells with a fixed total; 0 where there is none.
-    entries : which cells are in what was released of them.
+    entries : which cells are in which entries of the releases.
     read : a `PointFunction`; returns z, lam and tau of all releases, totals, and rows of law
         parameters.
     directions, widths : along which cells move together, and about how far, in steps.
@@ -201,7 +179,7 @@ class Table(NamedTuple):
     names: tuple[str, ...]
     law: type
     block: int
-    entries: _Entries
+    entries: CellEntries
     read: Any
     directions: np.ndarray
     widths: np.ndarray = np.empty(0)
@@ -257,10 +235,10 @@ def _restore(counts, totals, rates) -> None:
 def make_table(
     reading: Reading, rvs: tuple[TensorVariable, ...], point, weights: TensorVariable | None = None
 ) -> Table:
-    """Read a table, and choose how several cells move at once where what was released overlaps.
+    """Read a table, and choose directions in which cells move together where entries overlap.
 
-    With `weights`, its probabilities are integrated out of a Dirichlet law of these parameters.
-    Directions are chosen where the chain starts: they have to stay the same.
+    With `weights`, the parameters of a Dirichlet prior, its probabilities are integrated out.
+    Directions are chosen where the chain starts, and stay the same.
     """
     table = _table(reading, rvs, weights)
     if not table.entries.shared or (table.entries.gaps.step != 1.0).any():
@@ -274,17 +252,17 @@ def make_table(
     sharp = np.minimum(np.sqrt(0.5 * lam**2 + tau) * largest, np.sqrt(_SHARPEST))
     known *= (sharp / np.maximum(largest, 1e-300))[:, None]
     moves = np.eye(size)
-    if table.block:  # whose sums are zero
+    if table.block:  # moves that keep the total
         moves = (moves - np.roll(moves, 1, axis=1))[np.arange(size) % table.block < table.block - 1]
     rng = np.random.default_rng(0)
-    variance = (1.0 + _counts(table, point)) ** 2  # as far as they may be from it
+    variance = (1.0 + _counts(table, point)) ** 2  # a wide guess, before the pilot draws
     for bases in (1, 1, _BASES):
         metric = np.diag(1.0 / variance) + known.T @ known
-        found = []
+        vector_sets = []
         for k in range(bases):
             other = metric + np.diag(np.expm1(min(k, 1) * rng.normal(size=size)) / variance)
-            found.append(directions.short_directions(moves @ other @ moves.T) @ moves)
-        vectors = np.concatenate(found)
+            vector_sets.append(directions.short_directions(moves @ other @ moves.T) @ moves)
+        vectors = np.concatenate(vector_sets)
         vectors = vectors[np.count_nonzero(vectors, axis=1) > 1]
         ahead = vectors[np.arange(len(vectors)), np.argmax(vectors != 0, axis=1)]
         vectors = np.unique(vectors * np.sign(ahead)[:, None], axis=0)
@@ -304,21 +282,21 @@ def _counts(table: Table, point) -> np.ndarray:
 
 
 def hold_parts(step: DPStep, reading: Reading, rvs: Sequence[TensorVariable]) -> None:
-    """Remember the data in the coefficients of some counts in what was released of them."""
-    for statistic in map(release_statistic, _releases(reading, rvs)):
+    """Remember data in the coefficients of counts in their releases; see `DPStep._hold`."""
+    for statistic in map(release_statistic, releases_of_table(reading, rvs)):
         if data := public_data([statistic]):
             names = [str(reading.model.rvs_to_values[rv].name) for rv in rvs]
-            step._hold("' and '".join(names), data, partial(_parts, statistic, rvs))
+            step._hold("' and '".join(names), data, partial(coefficients, statistic, rvs))
 
 
 def _table(
     reading: Reading, rvs: tuple[TensorVariable, ...], weights: TensorVariable | None
 ) -> Table:
-    entries = _read_together(reading, rvs)
-    rv, size = rvs[0], sum(math.prod(_shape(v)) for v in rvs)
-    op, shape = rv.owner.op, _shape(rv)
+    entries = read_cell_entries(reading, rvs)
+    rv, size = rvs[0], sum(math.prod(counts_shape(v)) for v in rvs)
+    op, shape = rv.owner.op, counts_shape(rv)
     columns = []
-    for release, constant in zip(_releases(reading, rvs), entries.constants, strict=True):
+    for release, constant in zip(releases_of_table(reading, rvs), entries.constants, strict=True):
         mechanism = release_mechanism(release)
         [scale] = mechanism.parameters
         rates = mechanism.with_parameters(pt.switch(scale > 0, scale, np.nan)).rates
@@ -343,224 +321,12 @@ def _table(
         theta = [
             pt.concatenate(
                 [
-                    pt.broadcast_to(pt.as_tensor(t), _shape(v)).astype("float64").ravel()
-                    for t, v in zip(own, rvs, strict=True)
+                    pt.broadcast_to(pt.as_tensor(t), counts_shape(v)).astype("float64").ravel()
+                    for t, v in zip(by_variable, rvs, strict=True)
                 ]
             )
-            for own in zip(*each, strict=True)
+            for by_variable in zip(*each, strict=True)
         ]
     read = point_function(reading.model, [*(released[k] for k in range(3)), totals, *theta])
     names = tuple(reading.model.rvs_to_values[v].name for v in rvs)
     return Table(names, law, block, entries, read, np.empty((0, size)))
-
-
-def _read_entries(
-    rvs: Sequence[TensorVariable], found: list[TensorVariable], maps: list[csc_array]
-) -> _Entries:
-    """Read the linear statistics of releases; refuse what leaves gaps that no draw crosses."""
-    rv, zeros = rvs[0], {v: pt.zeros(_shape(v), dtype=v.dtype) for v in rvs}
-    size, offset = sum(math.prod(_shape(v)) for v in rvs), 0
-    parts, broken, constants = [], [], []
-    pairs, large = zip(found, maps, strict=True), size > _MOST_SHARED
-    several = [release.name for release, slopes in pairs if (np.diff(slopes.indptr) > 1).any()]
-    overlap = bool(several or not large) and _overlap(maps)
-    tree = not overlap and is_by_cell(maps)
-    if several and not tree and large:
-        raise Declined(
-            f"one of its cells is in several entries of the statistic of {several[0]!r}, as is for "
-            f"up to {_MOST_SHARED} counts, or where each cell is an entry by itself and the others "
-            f"are a tree. Make these several releases, or write RecordMetropolis"
-        )
-    for release, slopes in zip(found, maps, strict=True):
-        statistic = release_statistic(release)
-        cell = np.repeat(np.arange(size), np.diff(slopes.indptr))
-        where, weight = slopes.indices.astype("int64"), slopes.data
-        constant = substitute(statistic, zeros)
-        if leaves_gaps(release):
-            broken += _entries_with_gaps(rv, release, cell, where, weight, constant, offset)
-        parts.append((cell, where + offset, weight))
-        constants.append(constant)
-        offset += math.prod(_shape(statistic))
-    cell, which, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
-    order = np.argsort(cell, kind="stable")
-    first = np.searchsorted(cell[order], np.arange(size + 1))
-    gaps = _gaps(rv, broken, np.diff(first))
-    weight = np.asarray(weight[order])
-    shared = not tree and (bool(several) or overlap)
-    return _Entries(first, which[order], weight, gaps, constants, shared)
-
-
-def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):
-    """Return (entry, cells, step, rest) where whole noise leaves some values of a sum only."""
-    known = known_value(constant, fixed=True)
-    found = []
-    order = np.argsort(where, kind="stable")
-    entries, starts = np.unique(where[order], return_index=True)
-    for entry, mine in zip(entries, np.split(order, starts[1:]), strict=True):
-        slope, *others = np.unique(weight[mine])
-        start = None if known is None else float(known.ravel()[entry])
-        if start is not None and start.is_integer() and not (weight[mine] % 1.0).any():
-            continue
-        possible = None if start is None or others else possible_counts(float(slope), start)
-        if possible is None:
-            data = " (pm.Data may change)" if start is None else ""
-            raise Declined(
-                f"{release.name!r} has whole-number noise, and an entry of its statistic is "
-                f"neither whole for every count nor one sum over cells times a ratio of whole "
-                f"numbers of at most {MOST_APART}{data}. Write a statistic that is whole, such as "
-                f"a sum"
-            )
-        if possible[0] > 1:
-            found.append((entry + offset, cell[mine], *possible))
-    return found
-
-
-def _gaps(rv, broken, times: np.ndarray) -> kernels.Gaps:
-    """Return which counts are possible; `times` says how many entries each cell is in."""
-    step, rest = np.ones(times.size), np.zeros(times.size)
-    sums = [found for found in broken if found[1].size > 1]
-    for _, cells, *possible in broken:
-        if cells.size == 1 and step[cells] == 1:
-            step[cells], rest[cells] = possible
-        elif cells.size == 1:
-            raise Declined(
-                "whole-number noise leaves gaps between the values of one of its cells in two "
-                "entries. Release it once"
-            )
-        elif cells.size > 1 and isinstance(rv.owner.op, PoissonRV) and (times[cells] == 1).all():
-            step[cells] = 0  # drawn with their sum
-        else:
-            raise Declined(
-                "whole-number noise leaves only some values of a sum over its cells possible, and "
-                "they are not Poisson, or some are in another release, too. Write a statistic that "
-                "is whole for all counts, such as a sum"
-            )
-    if isinstance(rv.owner.op, MultinomialRV) and (step != 1).any():
-        raise Declined(
-            "whole-number noise leaves only some values of its cells possible. Write CountGibbs, "
-            "which lists small tables, or a statistic that is whole for all counts, such as a sum"
-        )
-    which, cells, *possible = zip(*sums, strict=True) if sums else ((), (), (), ())
-    first = np.cumsum([0, *map(len, cells)])
-    numbers = [np.array(values, dtype=float) for values in possible]
-    joined = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
-    return kernels.Gaps(step, rest, first, joined, np.array(which, dtype=np.int64), *numbers)
-
-
-def _shape(variable: TensorVariable) -> tuple[int, ...]:
-    shape = known_shape(variable)
-    if None in shape:
-        raise ValueError(f"TableGibbs cannot read {variable.name or variable}: its shape is open")
-    return tuple(length or 0 for length in shape)
-
-
-@once
-def together(reading: Reading, rv: TensorVariable) -> tuple[TensorVariable, ...]:
-    """Return the counts that one sweep draws, of one law and in releases of each other."""
-    found = [rv]
-    for member in found:
-        if type(rv.owner.op) not in COUNT_LAWS:
-            return (rv,)
-        for release in releases_of(reading.model, [member]):
-            for other in nearest_rvs([release_statistic(release)]):
-                same = type(other.owner.op) is type(rv.owner.op)
-                if same and other not in found and other in reading.model.free_RVs:
-                    found.append(other)
-    return tuple(v for v in reading.model.free_RVs if v in found)
-
-
-def _releases(reading: Reading, rvs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """Return the releases of some counts, each once."""
-    return list(dict.fromkeys(r for rv in rvs for r in releases_of_counts(reading, rv)))
-
-
-def read_table(reading: Reading, rv: TensorVariable) -> _Entries:
-    """Read how a table enters its releases; refuse what is no table of counts with noisy sums.
-
-    Counts that are drawn `together` are cells of the same table.
-    """
-    return _read_together(reading, together(reading, rv))
-
-
-def overlaps(reading: Reading, rv: TensorVariable) -> bool:
-    """Whether entries of what was released of a table overlap, so that cells move together."""
-    found = accepted(partial(read_table, reading), [rv])
-    return bool(found) and read_table(reading, rv).shared
-
-
-@once
-def _read_together(reading: Reading, rvs: tuple[TensorVariable, ...]) -> _Entries:
-    rv, op = rvs[0], rvs[0].owner.op
-    if not isinstance(op, MultinomialRV) and type(op) not in COUNT_LAWS:
-        known = ", ".join(f.__name__.removesuffix("RV") for f in COUNT_LAWS)
-        raise ValueError(
-            f"TableGibbs cannot update {rv.name!r}, which follows {op}: it updates Multinomial, "
-            f"{known} variables"
-        )
-    if isinstance(op, MultinomialRV) and nearest_rvs([op.dist_params(rv.owner)[0]]):
-        raise Declined("its number of trials is random")
-    _ = [_shape(v) for v in rvs]
-    found = _releases(reading, rvs)
-    maps = []
-    for release in found:
-        mechanism, statistic = release.owner.op.mechanism, release_statistic(release)
-        if mechanism.rates is None:
-            raise Declined(
-                f"its release {release.name!r} is made by {type(mechanism).__name__}; the noise "
-                f"must be Laplace, geometric, Gaussian or discrete Gaussian, and not clipped or "
-                f"rounded. Write RecordMetropolis"
-            )
-        others = [other for other in nearest_rvs([statistic]) if other not in rvs]
-        if others:
-            raise Declined(
-                f"the statistic of {release.name!r} is one of {others[0].name!r}, too. Write "
-                f"RecordMetropolis for both"
-            )
-        try:
-            slopes = slopes_of(statistic, rvs)
-        except Declined:
-            raise Declined(
-                f"the statistic of {release.name!r} is not linear in it. Write RecordMetropolis"
-            ) from None
-        maps.append(slopes)
-    return _read_entries(rvs, found, maps)
-
-
-def releases_of_counts(reading: Reading, rv: TensorVariable) -> list[TensorVariable]:
-    """Return the releases of counts; refuse counts that something else depends on, or nothing."""
-    found = children(reading, rv)
-    wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
-    if wrong:
-        raise Declined(f"{wrong[0].name!r}, which is no release, depends on it")
-    if not found:
-        raise Declined("no release of it")
-    return found
-
-
-def _overlap(maps: Sequence[csc_array]) -> bool:
-    """Whether entries have cells in common, and none is part of another."""
-    inside = csr_array(vstack(maps)).astype(bool).astype("float64")
-    own, both = np.diff(inside.indptr), coo_array(inside @ inside.T)
-    return bool((both.data < np.minimum(own[both.row], own[both.col])).any())
-
-
-def is_by_cell(maps: Sequence[csc_array]) -> bool:
-    """Whether each cell is an entry by itself."""
-    rows = csr_array(vstack(maps))
-    alone = np.flatnonzero(np.diff(rows.indptr) == 1)
-    return np.unique(rows.indices[rows.indptr[alone]]).size == rows.shape[1]
-
-
-def slopes_of(statistic, rvs) -> csc_array:
-    """Return the coefficients by cells, without those that are zero; decline products of counts."""
-    slopes = hstack([linear_map(statistic, rv) for rv in rvs], format="csc")
-    slopes.eliminate_zeros()
-    if len(rvs) > 1 and not np.isfinite(slopes.data).all():
-        raise Declined
-    return slopes
-
-
-def _parts(statistic, rvs) -> np.ndarray:
-    """Return the coefficients by cells as one array."""
-    slopes = slopes_of(statistic, rvs)
-    return np.concatenate([slopes.indptr, slopes.indices, slopes.data])

@@ -112,14 +112,14 @@ class TwoSidedGibbs(WeavingStep):
     @classmethod
     def loop_draws(cls, reading, group):
         """See `DPStep.loop_draws`."""
-        found = []
+        draws = []
         for rv in group:
             columns, n_noise, draw = latent_conditional(cls, reading, rv)
             rows = as_row(*columns)
             feasible = pt.all(rows[n_noise + 1] < rows[n_noise + 2])
             rows = pt.switch(feasible, rows, np.nan)
-            found.append(LoopDraw((rv,), [rows], row_piece(draw, len(columns))))
-        return found
+            draws.append(LoopDraw((rv,), [rows], row_piece(draw, len(columns))))
+        return draws
 
 
 @STEPS.register(order=40)
@@ -178,17 +178,17 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
             f"{', '.join(t.__name__.removesuffix('RV') for t in step.laws)} variables; write "
             f"TwoSidedGibbs for others"
         )
-    found = children(reading, rv)
-    wrong = [c for c in found if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
+    child_rvs = children(reading, rv)
+    wrong = [c for c in child_rvs if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
     if wrong:
         raise Declined(f"{wrong[0].name!r} depends on it too, and is not a release. {_instead(rv)}")
-    entries = [c for c in found if depends_on(release_statistic(c), rv)]
-    if len(entries) > 1 or not found:
+    entries = [c for c in child_rvs if depends_on(release_statistic(c), rv)]
+    if len(entries) > 1 or not child_rvs:
         raise Declined(
             f"it must feed exactly one release, and feeds {[c.name for c in entries]}. "
             f"{_instead(rv)}"
         )
-    low, high = _feasible_range(rv, found)
+    low, high = _feasible_range(rv, child_rvs)
     parameters = law.dist_params(rv.owner)
     if not entries:  # bounded records whose other moment was released: no noise on this one
         pair = find_pair(law, LaplaceMechanism(1.0))
@@ -210,7 +210,9 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
     elif mechanism.rates is not None:
         z, scale, factor, constant = released_entries(reading.model, rv, release, mechanism)
         possible = _possible(rv, release, mechanism, factor, constant)
-        if mechanism.is_discrete and possible is None:  # what was whole may not be in other data
+        if (
+            mechanism.is_discrete and possible is None
+        ):  # with other data, coefficients may not be whole
             whole = [pt.eq(c, pt.round(c)).all() for c in (factor, constant)]
             z = pt.switch(pt.and_(*whole), z, np.nan)
         scale = pt.switch(scale > 0, scale, np.nan)
@@ -240,21 +242,21 @@ def _positive(mechanism: Mechanism) -> tuple[TensorVariable, ...]:
 
 
 def _possible(rv, release, mechanism, factor, constant):
-    """Return (step, rest) of the counts that whole-number noise leaves; None where all are.
+    """Return (step, rest) of the counts that whole-number noise allows; None where all are.
 
     A statistic that is not whole cannot have been released.
     """
     if not mechanism.is_discrete or all(is_whole(pt.as_tensor(c)) for c in (factor, constant)):
         return None
     slopes, starts = (known_value(pt.as_tensor(c), fixed=True) for c in (factor, constant))
-    found: list[tuple[int, int] | None] = [None]
+    lattices: list[tuple[int, int] | None] = [None]
     if type(rv.owner.op) in COUNT_LAWS and slopes is not None and starts is not None:
         factors, constants = np.broadcast_arrays(slopes, starts)
         pairs, alike = np.unique(
             np.stack([factors.ravel(), constants.ravel()]), axis=1, return_inverse=True
         )
-        found = [possible_counts(*map(float, pair)) for pair in pairs.T]
-    if None in found:
+        lattices = [possible_counts(*map(float, pair)) for pair in pairs.T]
+    if None in lattices:
         now = all(known_value(pt.as_tensor(c)) is not None for c in (factor, constant))
         data = ": pm.Data may change" if now and (slopes is None or starts is None) else ""
         raise Declined(
@@ -262,7 +264,7 @@ def _possible(rv, release, mechanism, factor, constant):
             f"{release.name!r} is not known to be one for every count, nor is it a count times a "
             f"ratio of whole numbers of at most {MOST_APART}{data}. {_instead(rv)}"
         )
-    return tuple(np.array(found, dtype=float).T[:, alike].reshape(2, *factors.shape))
+    return tuple(np.array(lattices, dtype=float).T[:, alike].reshape(2, *factors.shape))
 
 
 def _instead(rv: TensorVariable) -> str:
@@ -274,10 +276,9 @@ def _instead(rv: TensorVariable) -> str:
 
 
 def is_exact_count(reading: Reading, rv: TensorVariable) -> bool:
-    """Whether a variable is a count with an exact draw given its one release, of nothing else.
+    """Whether a count has an exact draw given its one release, which is of nothing else.
 
-    Such a count is for `TwoSidedGibbs`. Whatever the model says later,
-    the step checks again.
+    `TwoSidedGibbs` draws such a count. It checks again, since the model may grow.
     """
     if rv.dtype.startswith("float"):
         return False
@@ -347,10 +348,10 @@ def _stretched(statistic, rv) -> bool:
     )
 
 
-def _feasible_range(rv, found):
+def _feasible_range(rv, releases):
     """Range of a sample moment that bounds of the records impose."""
     low, high = -math.inf if isinstance(rv.owner.op, NormalRV) else 0.0, math.inf
-    for release in found:
+    for release in releases:
         op = release.owner.op
         if op.bounds is None:
             continue

@@ -1,7 +1,7 @@
 """Parameters moved along with the latents that depend on them, the noise behind these held fixed.
 
 Given a latent, its parameters move by its sampling error only, however little the release tells.
-So after its draw they move together (interweaving, Yu & Meng 2011), as those of records do.
+So after the latent is drawn, both move together (interweaving, Yu & Meng 2011), as with records.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pymc_dp.step_methods.registry import STEPS
 
 _log = logging.getLogger("pymc.dp")
 
-_EACH = 4  # moves of all entries of a variable in a draw
+_MOVES_OF_EACH_ENTRY = 4  # moves of all entries of a variable in a draw
 
 
 class _Graphs(CarriedGraphs):
@@ -51,7 +51,7 @@ class _Graphs(CarriedGraphs):
         return {"back": back, "density": [self._where_held(graphs)]}
 
     def by_entry(self, members: Sequence[TensorVariable]) -> bool:
-        """Whether the densities have the entries that they are to have."""
+        """Whether entry i of the densities is of entries i alone, where the moves need it."""
         return True
 
     def _where_held(self, graphs):
@@ -91,17 +91,18 @@ class _EachGraphs(_Graphs):
 
 
 class _WallGraphs(_Graphs):
-    """Graphs of a mean that moves along the wall of what bounded records can be.
+    """Graphs of a mean that moves along the edge of the feasible region of bounded records.
 
-    A variance keeps its distance from the largest that there is at its mean. The moves keep volume
-    in means and variances, and what is carried does not keep its noise: its own density counts.
+    A variance keeps its distance from the largest variance at its mean. The moves keep volume in
+    means and variances. They do not hold the noise behind the carried variables fixed, so the
+    density of these variables counts.
     """
 
     def _densities(self):
         [full] = super()._densities()["full"]
-        own = [logp(rv, rv, warn_rvs=False) for rv in self.records]
+        record_densities = [logp(rv, rv, warn_rvs=False) for rv in self.records]
         jacobian = [(_power(v) - 1) * pt.log(nearest_rvs([v])[0]) for _, v, _ in self._pairs()]
-        return {"full": [full + sum(own) - sum(jacobian)]}
+        return {"full": [full + sum(record_densities) - sum(jacobian)]}
 
     def _pairs(self):
         """Means and variances of the law and of the sample, and the scale of the latter."""
@@ -136,7 +137,7 @@ def is_bounded(release: TensorVariable) -> bool:
 
 
 def _power(variance: TensorVariable) -> float:
-    """Return the power of its one random variable that a variance is."""
+    """Return k where a variance is the k-th power of its one random variable."""
     [rv] = nearest_rvs([variance])
     known = known_value(substitute(variance, {rv: pt.constant(4.0, dtype=rv.dtype)}), fixed=True)
     if known not in (4.0, 16.0):
@@ -151,12 +152,12 @@ class Weave(Layout):
     ----------
     model : pm.Model
     block : Block
-        The latents; of `n` entries each where these are independent, given all else; else 0.
+        The latents; `n` is their length where entries are independent given all else, else 0.
     parameters : list of TensorVariable
     start : dict
         A point.
     kind : type, optional
-        Of its graphs, if these are others.
+        The class of its graphs, `_WallGraphs` or the default.
     """
 
     def __init__(self, model: pm.Model, block: Block, parameters, start: Point, kind=None):
@@ -184,12 +185,12 @@ class Weave(Layout):
         return Weave, self._made_of
 
     def walk(self) -> WalkAdaptation:
-        """Return what its moves are to learn."""
+        """Return the tuning of its moves, at its start."""
         return WalkAdaptation(self.size, by_entry=self._each)
 
     def count(self, walk: WalkAdaptation) -> int:
         """Return how many moves there are to a draw."""
-        return _EACH if self._each else walk.moves
+        return _MOVES_OF_EACH_ENTRY if self._each else walk.moves
 
     def _compile(self, compiled: CarriedGraphs) -> None:
         graphs, theta = compiled.graphs, compiled.theta
@@ -235,44 +236,44 @@ class Weave(Layout):
 
 
 def weaves(
-    reading: Reading, mine: Sequence[TensorVariable], start: Point, fixed: dict
+    reading: Reading, drawn: Sequence[TensorVariable], start: Point, fixed: dict
 ) -> Iterator[Weave]:
-    """Find the moves of all that is above some latents, level by level.
+    """Find the moves of all parameters above some latents, level by level.
 
-    The parameters of a level move, and the latents are carried along, with what is between. So are
-    other latents that the parameters are of, if they can be. Put into `fixed` why some could not be
-    moved in one way.
+    The parameters of a level move; the latents, and the variables between, are carried along. So
+    are other latents that depend on the parameters, if possible. `fixed` collects the reasons for
+    which parameters could not be moved.
     """
     model = reading.model
-    free = [rv for rv in model.free_RVs if rv in mine or not is_tagged(rv)]
-    for mean, carried in _walls(reading, mine, free):
+    free = [rv for rv in model.free_RVs if rv in drawn or not is_tagged(rv)]
+    for mean, carried in _walls(reading, drawn, free):
         yield from _made(reading, carried, [mean], start, {}, kind=_WallGraphs)
     released = nearest_rvs([release_statistic(r) for r in releases(model)])
-    carried = {*mine}
+    carried = {*drawn}
     while True:
         above = {p for rv in carried for p in parents(rv)} - carried
         above = {p for p in above if p in free and p.dtype.startswith("float")}
-        if len(carried) == len(mine):  # what the step of a later latent moves, too
-            last = max(map(free.index, mine))
+        if len(carried) == len(drawn):  # the step of a later latent moves its parameters
+            last = max(map(free.index, drawn))
             later = [rv for rv in released if rv in free[last + 1 :] and _is_woven(rv)]
             above -= {p for rv in later for p in parents(rv)}
         if not above:
             return
         below = {rv for rv in released if rv not in above and above & {*parents(rv)}}
-        found: list[Weave] = []
+        moves: list[Weave] = []
         for together in (carried | below, carried):
             latents, moving = ([rv for rv in free if rv in v] for v in (together, above))
-            found = found or _level(reading, latents, moving, start, fixed)
-        yield from found
+            moves = moves or _level(reading, latents, moving, start, fixed)
+        yield from moves
         carried |= above
 
 
-def _walls(reading: Reading, mine, free):
-    """Yield means, and what they carry along the wall: of each sample, and of its law with it."""
+def _walls(reading: Reading, latents, free):
+    """Yield means, and the variables that they carry along the edge: of samples, and of laws."""
     bounded = [r for r in releases(reading.model) if is_bounded(r)]
     for moments in {r.owner.op.split(r.owner.inputs)[2]: None for r in bounded}:
         law_mean, law_variance, mean, variance = moments
-        if mean in mine and variance in free and all(v.type.ndim == 0 for v in moments):
+        if mean in latents and variance in free and all(v.type.ndim == 0 for v in moments):
             yield mean, [variance]
             spread = nearest_rvs([law_variance])
             plain = law_mean in free and reading.model.rvs_to_transforms[law_mean] is None
@@ -287,7 +288,7 @@ def _is_woven(rv: TensorVariable) -> bool:
 
 
 def _made(reading, carried, moving, start, fixed, n=0, kind=None) -> list[Weave]:
-    """Return the move of some parameters, if they can move along; else say why not."""
+    """Return the move of some parameters; or none, with the reason in `fixed`."""
     above = moving if kind is _WallGraphs else ()
     factors = dict.fromkeys(
         c for rv in (*carried, *above) for c in children(reading, rv) if c not in carried
@@ -301,31 +302,31 @@ def _made(reading, carried, moving, start, fixed, n=0, kind=None) -> list[Weave]
 
 
 def _level(reading: Reading, carried, above, start: Point, fixed: dict) -> list[Weave]:
-    """Return the moves of some parameters: of single entries, and of others."""
+    """Return the moves of some parameters: entry by entry where possible, others together."""
     by_entry = _by_entry(reading, carried, above)
-    found = []
+    moves = []
     if by_entry:
-        found = _made(reading, carried, by_entry, start, {}, known_shape(by_entry[0])[0])
-    left = [rv for rv in above if not found or rv not in found[0].parameters]
+        moves = _made(reading, carried, by_entry, start, {}, known_shape(by_entry[0])[0])
+    left = [rv for rv in above if not moves or rv not in moves[0].parameters]
     whole = _made(reading, carried, left, start, fixed)
-    if whole or len(left) < 2:  # one of them may be in the way
-        return found + whole
-    return found + [w for rv in left for w in _made(reading, carried, [rv], start, fixed)]
+    if whole or len(left) < 2:  # one parameter may be the obstacle
+        return moves + whole
+    return moves + [w for rv in left for w in _made(reading, carried, [rv], start, fixed)]
 
 
 def _by_entry(reading: Reading, carried, above) -> list[TensorVariable]:
-    """Return the parameters entry i of which is of entries i of what is carried alone."""
+    """Return the parameters whose entry i affects entries i of carried variables alone."""
     model = reading.model
-    found = [
+    parameters = [
         rv
         for rv in above
         if has_entries(model, rv)
         and not transform_parents(model, rv)
         and all(c in carried for c in children(reading, rv))
     ]
-    pairs = ((c, rv) for c in carried for rv in parents(c) if rv in carried or rv in found)
+    pairs = ((c, rv) for c in carried for rv in parents(c) if rv in carried or rv in parameters)
     apart = all(has_entries(model, rv) for rv in carried)
-    return found if apart and all(by_rows(*p) for p in pairs) else []
+    return parameters if apart and all(by_rows(*p) for p in pairs) else []
 
 
 def has_entries(model: pm.Model, rv: TensorVariable) -> bool:
@@ -336,7 +337,7 @@ def has_entries(model: pm.Model, rv: TensorVariable) -> bool:
 
 
 class WeavingStep(WalkingStep):
-    """A step that moves the parameters of its latents along with them, after it drew these.
+    """A step that draws latents, and then moves parameters along with them.
 
     With ``interweave=False`` it draws the latents alone.
     """
@@ -352,8 +353,8 @@ class WeavingStep(WalkingStep):
     def _find_moves(self, reading, initial_point) -> None:
         start = initial_point or reading.model.initial_point()
         fixed: dict = {}
-        found = weaves(reading, self.model_rvs, start, fixed) if self.interweave else ()
-        self.weaves = [*found]
+        moves = weaves(reading, self.model_rvs, start, fixed) if self.interweave else ()
+        self.weaves = [*moves]
         moved = [rv for weave in self.weaves for rv in weave.parameters]
         for rv, why in fixed.items():
             if rv not in moved:

@@ -292,9 +292,9 @@ def sweep(
 
     if pool is None:
         threads = 1
-    others = [pool.submit(work, t) for t in range(1, threads)] if pool is not None else []
+    futures = [pool.submit(work, t) for t in range(1, threads)] if pool is not None else []
     good = work(0)
-    good = all([other.result() for other in others]) and good
+    good = all([other.result() for other in futures]) and good
     if good and table.phi_prior is not None:
         shape, rate = table.phi_prior
         rate = rate + state.theta.sum(axis=0)

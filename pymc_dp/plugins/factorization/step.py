@@ -100,7 +100,9 @@ def _see_release(op: IntegratedReleaseRV, reading, child, drawn):
         return None
     mechanism, [rate] = op.split(child.owner.inputs)
     mechanism, value = op.law.standardised(model.rvs_to_values[child], mechanism)
-    scale = None if mechanism.rates is None else mechanism.parameters[0]  # of other noise: no step
+    scale = (
+        None if mechanism.rates is None else mechanism.parameters[0]
+    )  # other noise is refused later
     return Seen(rate, value, type(mechanism), scale)
 
 
@@ -110,7 +112,7 @@ def read_factorization(reading: Reading, rvs: Sequence[TensorVariable]) -> Facto
     Raises
     ------
     ValueError
-        Naming the variable and what it is that does not fit.
+        Naming the variable that does not fit, and why.
     """
     counts = [rv for rv in rvs if isinstance(rv.owner.op, PoissonRV)]
     factors = [rv for rv in rvs if rv not in counts]
@@ -119,20 +121,20 @@ def read_factorization(reading: Reading, rvs: Sequence[TensorVariable]) -> Facto
             f"a step updates one or both factors of one table, and perhaps its latent counts; got "
             f"{[rv.name for rv in rvs]}"
         )
-    found = children(reading, factors[0])
-    if len(found) != 1:
+    child_rvs = children(reading, factors[0])
+    if len(child_rvs) != 1:
         raise ValueError(
             f"{factors[0].name!r} must feed one table of counts and nothing else, and feeds "
-            f"{[c.name for c in found]}"
+            f"{[c.name for c in child_rvs]}"
         )
-    [child] = found
+    [child] = child_rvs
     for rv in factors[1:]:
-        if children(reading, rv) != found:
+        if children(reading, rv) != child_rvs:
             raise ValueError(
                 f"{factors[0].name!r} and {rv.name!r} must feed one table of counts, the same, and "
                 f"nothing else; {rv.name!r} feeds {[c.name for c in children(reading, rv)]}"
             )
-    if counts and counts != found:
+    if counts and counts != child_rvs:
         raise ValueError(f"{counts[0].name!r} is not the table of counts that the factors feed")
     seen = _see(getattr(child.owner, "op", None), reading, child, bool(counts))
     if seen is None:
@@ -295,14 +297,14 @@ class FactorizationGibbs(DPStep):
     def _prepare(self, reading, initial_point):
         names = ", ".join(repr(rv.name) for rv in self.model_rvs)
         try:
-            found = read_factorization(reading, self.model_rvs)
-            self._code = _code(self.method, found.seen.mechanism)
+            factorization = read_factorization(reading, self.model_rvs)
+            self._code = _code(self.method, factorization.seen.mechanism)
         except ValueError as error:
             raise ValueError(f"FactorizationGibbs cannot update {names}: {error}") from None
-        factors = [found.theta, found.phi]
+        factors = [factorization.theta, factorization.phi]
         values = reading.model.rvs_to_values
-        value = found.seen.value.astype("float64")
-        scale = pt.as_tensor(found.seen.scale).astype("float64")
+        value = factorization.seen.value.astype("float64")
+        scale = pt.as_tensor(factorization.seen.scale).astype("float64")
         outputs = [value, pt.broadcast_to(scale, value.shape)]
         for factor in factors:
             outputs += [factor.value.astype("float64"), *(factor.prior or ())]
@@ -313,7 +315,7 @@ class FactorizationGibbs(DPStep):
             for j, f in enumerate(factors)
             if f.rv is not None
         ]
-        self._counts = None if found.counts is None else values[found.counts].name
+        self._counts = None if factorization.counts is None else values[factorization.counts].name
         self._names, self._pool = " and ".join(rv.name for rv in self.model_rvs), None
         self.generators, self.augmentation = [], None
 
@@ -400,7 +402,7 @@ def find_factorizations(reading: Reading) -> list[list[TensorVariable]]:
             if isinstance(child.owner.op, PoissonRV) and child in reading.model.free_RVs
             else []
         )
-        # Of two factors one may have another prior, which leaves it to another step.
+        # One of two factors may have a prior that leaves it to another step.
         together = [factors, *([rv] for rv in factors)]
         for group in [[*some, *latent] for some in together] + together * bool(latent):
             with suppress(ValueError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""Records of whole numbers, of which a function with finitely many values is summed."""
+"""Sums over whole-number records, of a function with finitely many values."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ from pymc_dp.plugins.inversion.parts import CensoredLaw, Part, TruncatedLaw, of_
 from pymc_dp.plugins.inversion.quadrature import noise_parts
 from pymc_dp.plugins.inversion.summand import Summand, breakpoints_of
 
-_MOST = 5_000  # values of a record, and steps between the smallest and the largest of them
-_TINY = 1e-290  # chance of a tail, below which it is that of its first value and a ratio
+_MAX_VALUES = 5_000  # values of a record, and steps between their smallest and largest contribution
+_TINY = (
+    1e-290  # tail probabilities below it are computed from the first mass and the ratio of masses
+)
 _TEST = np.array([1, 2, 3, 5, 10, 1000])
 
 
@@ -38,8 +40,8 @@ class Lattice(Summand):
     ----------
     first : the smallest value of a record.
     most : the largest one of laws that have an end.
-    values : what the record's values from `first` on contribute: ``origin + step * values``; the
-        last is that of all values beyond.
+    values : the values of a record, from `first` on, contribute ``origin + step * values``; all
+        values beyond contribute as the last one.
     """
 
     first: int
@@ -51,7 +53,7 @@ class Lattice(Summand):
     inverted: ClassVar[bool] = False
 
     def masses(self, parts: list[Part]) -> tuple[Any, Any]:
-        """Return log masses and the whole numbers that they are of."""
+        """Return log masses, and the contributions in steps that have them."""
         mass, k, last = [], [], self.values.size - 1
         for part in parts:
             share = 0.0 if part.share is None else pt.log(part.share.astype("float64"))
@@ -64,12 +66,12 @@ class Lattice(Summand):
             endless = upper == math.inf and is_registered(log_tail, part.law.owner.op)
             end = max(self.first + last, lower) if endless else min(self.most, upper)
             x = np.arange(max(self.first, lower), end + 1)
-            own = _log_mass(part.law, pt.constant(x))
+            log_masses = _log_mass(part.law, pt.constant(x))
             if endless:
-                own = pt.set_subtensor(own[-1], _log_tail(part.law, x[-1]))
+                log_masses = pt.set_subtensor(log_masses[-1], _log_tail(part.law, x[-1]))
             if part.cut is not None:
-                own = own - pt.logsumexp(own)
-            mass.append(share + own)
+                log_masses = log_masses - pt.logsumexp(log_masses)
+            mass.append(share + log_masses)
             k.append(pt.constant(self.values[np.minimum(x - self.first, last).astype("int64")]))
         return pt.concatenate(mass), pt.concatenate(k)
 
@@ -79,8 +81,8 @@ class Lattice(Summand):
 
     def require(self, records, mechanism, factor, constant):
         """See `Summand.require`: discrete noise does not fill the gaps between whole numbers."""
-        own = np.r_[self.step, self.origin][:, None] * np.ravel(factor)
-        between = np.r_[own.ravel(), np.ravel(constant)]
+        multiples = np.r_[self.step, self.origin][:, None] * np.ravel(factor)
+        between = np.r_[multiples.ravel(), np.ravel(constant)]
         if mechanism.is_discrete and (abs(between - np.round(between)) > 1e-9).any():
             raise Declined(
                 f"what is summed of the records {records.name!r} is no whole number, and "
@@ -106,7 +108,7 @@ class Lattice(Summand):
         return self.origin + self.step * pt.round((mean - self.origin) / self.step)
 
     def _chances(self, law, parameters):
-        """Return how likely each of what records add is, and what it is."""
+        """Return the probabilities of the contributions of a record, and the contributions."""
 
         def write(parts, n):
             log_mass, k = self.masses(parts)
@@ -136,7 +138,7 @@ class Lattice(Summand):
         return logp - math.log(self.step)
 
     def in_steps(self, sizes, added, log_number, z, laplace, gaussian):
-        """See `Summand.in_steps`: in steps, the release less what is no whole number of them."""
+        """See `Summand.in_steps`: fractions of a step are moved from the sum to the release."""
         added = (self.origin + added) / self.step
         whole = np.round(added)
         between = np.where(abs(added - whole) < 1e-9, 0.0, added - whole)
@@ -171,7 +173,7 @@ class LatticeDensity(ReleaseDensity):
 
 
 def excess(mechanism: Mechanism, value):
-    """Return the log of discrete noise over that of a continuous one with its rates."""
+    """Return the log ratio of discrete noise to continuous noise with the same rates."""
     if not mechanism.is_discrete:
         return 0.0
     assert mechanism.rates is not None
@@ -187,7 +189,7 @@ def _log_mass(law, x):
 
 
 def _log_tail(law, x):
-    """Log of the chance of a value of x or more."""
+    """Log of the probability of a value of x or more."""
     op = law.owner.op
     tail, ratio = log_tail(op, x, *op.dist_params(law.owner))
     far = _log_mass(law, pt.constant(x)) - pt.log1p(-pt.minimum(ratio, 0.9))
@@ -196,9 +198,9 @@ def _log_tail(law, x):
 
 @singledispatch
 def log_tail(op, x, *parameters):
-    """Return the chance of a value of x or more, and the ratio of the mass after x to that at x.
+    """Return the probability of x or more, and the ratio of the mass after x to the mass at x.
 
-    Dispatched on the op of a law of counts without a largest one.
+    Dispatched on the op of a law of counts without a largest value.
     """
     raise Declined
 
@@ -234,8 +236,8 @@ def _ends(law, parameters, name: str) -> list[tuple[float, float]]:
 
     match law:
         case MixtureLaw():
-            _, own = law.split(parameters)
-            each = zip(law.components, own, strict=True)
+            _, by_component = law.split(parameters)
+            each = zip(law.components, by_component, strict=True)
             return [ends for component, p in each for ends in _ends(component, p, name)]
         case TruncatedLaw():
             [(first, last)] = _ends(law.law, parameters, name)
@@ -263,7 +265,7 @@ def _ends(law, parameters, name: str) -> list[tuple[float, float]]:
 
 
 def on_lattice(summand: Summand, law, parameters, name: str) -> Summand:
-    """Return what records of this name contribute, if they are whole numbers as a `Lattice`."""
+    """Return the summand of records of this name, as a `Lattice` if they are whole numbers."""
     if summand.record.dtype.startswith("float"):
         return summand
     if data := public_data([summand.h]):
@@ -276,15 +278,15 @@ def on_lattice(summand: Summand, law, parameters, name: str) -> Summand:
     first, last = ends[:, 0].min(), ends[:, 1]
     most = max(last[last < math.inf], default=first)
     end = most if last.max() < math.inf else max(most, _end(summand, first, name))
-    if end - first >= _MOST:
-        raise Declined(f"the records {name!r} have more than {_MOST:,} values", near=1)
+    if end - first >= _MAX_VALUES:
+        raise Declined(f"the records {name!r} have more than {_MAX_VALUES:,} values", near=1)
     values = _at(summand, first + np.arange(end - first + 1.0), name)
-    # All of the last that are alike are one.
+    # Equal contributions at the end become one.
     values = values[: max(np.flatnonzero(values != values[-1]), default=-1) + 2]
     step = reduce(_common, abs(np.diff(values)), 0.0) or 1.0
     origin = values[np.argmin(abs(values))]
     whole = np.round((values - origin) / step)
-    if not np.ptp(whole) < _MOST or abs(origin + step * whole - values).max() > 1e-9 * step:
+    if not np.ptp(whole) < _MAX_VALUES or abs(origin + step * whole - values).max() > 1e-9 * step:
         raise Declined(
             f"what is summed of the records {name!r} is not whole multiples of a number that is "
             f"not far smaller: round the values",
@@ -306,19 +308,19 @@ def _common(a: float, b: float) -> float:
 
 
 def _at(summand: Summand, x: np.ndarray, name: str) -> np.ndarray:
-    """Return what some values of records contribute."""
+    """Return the contributions of some values of records."""
     try:
-        found = known_value(summand.at(pt.constant(x.astype("int64"))))
+        summed = known_value(summand.at(pt.constant(x.astype("int64"))))
     except IndexError:
         raise Declined(f"a table has no entry for a value of the records {name!r}") from None
-    if found is None or not np.isfinite(found).all():
-        why = "has to be known for each value" if found is None else "is not finite for some value"
+    if summed is None or not np.isfinite(summed).all():
+        why = "has to be known for each value" if summed is None else "is not finite for some value"
         raise Declined(f"what is summed of the records {name!r} {why}", near=1)
-    return np.asarray(found, dtype="float64")
+    return np.asarray(summed, dtype="float64")
 
 
 def _end(summand: Summand, first: float, name: str) -> float:
-    """Return a value from which on all contribute the same."""
+    """Return a value from which on all values contribute the same."""
     endless = Declined(
         f"the sum over the records {name!r}, whose values have no end, has no known law: clip what "
         f"is summed, x.clip(0, 20) say",
@@ -329,6 +331,6 @@ def _end(summand: Summand, first: float, name: str) -> float:
     if None in points or not finite:
         raise endless
     end = max(math.floor(max(finite)) + 1.0, first + 1.0)
-    if end - first < _MOST and np.ptp(_at(summand, end - 1 + _TEST, name)) > 0:
+    if end - first < _MAX_VALUES and np.ptp(_at(summand, end - 1 + _TEST, name)) > 0:
         raise endless
     return end

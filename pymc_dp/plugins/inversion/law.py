@@ -11,16 +11,17 @@ Records :math:`x_i \sim f(\cdot \mid \theta)`, i = 1..n, are released through a 
 A release of several groups has such a density in each entry, with the parameters and the size of
 its group. One graph is written for one group and vectorised over all.
 
-The expectation is Gauss-Legendre quadrature of f on panels between the breakpoints of h, where h is
-constant a single atom; the integral is the midpoint rule on the contour through the saddlepoint
-[1]_, with the poles of the Laplace noise taken out exactly (see `inversion.kernels.line`). Neither
-has a cost that grows with n, and the density keeps its relative accuracy in the tails.
+The expectation is Gauss-Legendre quadrature of f on panels between the breakpoints of h (a panel on
+which h is constant is one atom); the integral is the midpoint rule on the contour through the
+saddlepoint [1]_, with the poles of the Laplace noise taken out exactly (see
+`inversion.kernels.line`). Neither has a cost that grows with n, and the density keeps its relative
+accuracy in the tails.
 
 **Error.** The kernels estimate their relative error: a density or statistic that the panels do not
 resolve, mass where an unbounded law was cut, frequencies beyond the nodes, cancellation. Where the
 estimate exceeds 1e-5 the log density is NaN, which a sampler rejects and an initial evaluation
 reports; nothing less accurate is returned. Usually the error is below 1e-11, that of the gradient
-below 1e-9. What is NaN in the bulk where a model starts is declined, see `trial`.
+below 1e-9. A model is declined if the density is NaN in the bulk at its start, see `trial`.
 NaN is met under Laplace noise where few records are at work, so that the sum has no
 smooth density itself: n < 5, or nearly all records clipped at the released value; under Gaussian
 noise only where it is far narrower than what one record contributes; and where few records
@@ -60,9 +61,9 @@ def log_densities(
 ) -> TensorVariable:
     """Log densities of noisy sums over groups of these sizes, each as `Summand.log_density`.
 
-    Vectors with a number for each group; parameters and noise may be scalars, for all. With rows
-    of log weights of a size, the next one, and so on, z and noise are rows, too, of one number for
-    all of these sizes or of one for each; `added` is what is added to each record's summand.
+    Vectors with a number for each group; parameters and noise may be scalars, for all. With
+    `log_number`, rows of log weights of consecutive sizes, z and noise are rows, too: of one number
+    for all sizes, or of one for each. `added` is added to the summand of each record.
     """
     if log_number is None:
         log_number = pt.constant(np.zeros((1, 1)))
@@ -86,8 +87,8 @@ def typical(sizes, log_number) -> int:
 class Inverted(Integrated):
     """Multiples of sums over groups of iid records, ``factor * sum + constant`` in each entry.
 
-    Parameters are those of the records' law in each group, and what stands for `public` in the
-    summand: data that are the same for all groups.
+    Parameters are those of the records' law in each group, then the values of `public`, data in
+    the summand that are the same for all groups.
     """
 
     law: RandomVariable
@@ -115,26 +116,28 @@ class Inverted(Integrated):
         name = "inverted group" if entries > 1 else "inverted sum"
         return {self.summand.priced_as or name: entries}
 
-    def given(self, parameters) -> tuple[list[TensorVariable], Summand]:
+    def split(self, parameters) -> tuple[list[TensorVariable], Summand]:
         """Return the parameters of the records' law, and the summand."""
         count = len(parameters) - len(self.public)
         public = dict(zip(self.public, parameters[count:], strict=True))
-        # `clone_replace` would copy what these are computed from.
+        # `clone_replace` would copy the variables that these are computed from.
         return parameters[:count], self.summand.rewritten(
             lambda graphs: graph_replace(graphs, public, strict=False)
         )
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
-        own, summand = self.given(parameters)
-        like = pt.broadcast_arrays(*own, pt.zeros(self.sizes.shape))[-1]
-        rng, sums = summand.draw(rng, self.law, own, pt.broadcast_to(self.sizes, like.shape))
+        record_parameters, summand = self.split(parameters)
+        like = pt.broadcast_arrays(*record_parameters, pt.zeros(self.sizes.shape))[-1]
+        rng, sums = summand.draw(
+            rng, self.law, record_parameters, pt.broadcast_to(self.sizes, like.shape)
+        )
         return rng, self.factor * sums + self.constant
 
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`: by quantiles of the records' law."""
-        own, summand = self.given(parameters)
-        mean, variance = summand.mean_variance(self.law, own)
+        record_parameters, summand = self.split(parameters)
+        mean, variance = summand.mean_variance(self.law, record_parameters)
         scale = self.sizes * self.factor
         return self.constant + scale * mean, scale * self.factor * variance
 
@@ -146,47 +149,49 @@ class Inverted(Integrated):
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
         shape, filled = self.sizes.shape, self.filled
-        sizes, noisy, given, summand = self.standardised(value, mechanism, parameters)
-        logp = log_densities(self.law, given, sizes, summand, *noisy)
+        sizes, noisy, record_parameters, summand = self.standardised(value, mechanism, parameters)
+        logp = log_densities(self.law, record_parameters, sizes, summand, *noisy)
         logp = logp - np.log(abs(self.factor.ravel()[filled]))
         logp = logp + pt.broadcast_to(excess(mechanism, value), shape).ravel()[filled]
         if filled.size == self.sizes.size:
             return logp.reshape(shape)
-        # A density that no record enters has no place in the gradient: it may be NaN.
+        # Empty groups are kept out of the gradient of the inversion, where it may be NaN.
         alone = mechanism.logp(value, self.constant).ravel()
         return pt.set_subtensor(alone[filled], logp).reshape(shape)
 
     def standardised(self, value, mechanism, parameters):
-        """Return what the groups that are `filled` have; of sums whose factor is 1.
+        """Return sizes, release and noise, and parameters of the `filled` groups; and the summand.
 
-        Sizes, the release and its noise, the parameters of a record; and the summand.
+        Release and noise are those of sums with factor 1 and no constant.
         """
-        own, summand = self.given(parameters)
+        record_parameters, summand = self.split(parameters)
         shape, filled = self.sizes.shape, self.filled
         sizes, factor, constant = (
             x.ravel()[filled].astype("float64") for x in (self.sizes, self.factor, self.constant)
         )
-        own_value, b, sd, *given = (
+        released, b, sd, *filled_parameters = (
             pt.broadcast_to(p.astype("float64"), shape).ravel()[filled]
-            for p in (value, *summand.noise_parts(mechanism), *own)
+            for p in (value, *summand.noise_parts(mechanism), *record_parameters)
         )
         scale = abs(factor)
-        noisy = (own_value - constant) / factor, b / scale, sd / scale
-        return sizes, noisy, given, summand
+        noisy = (released - constant) / factor, b / scale, sd / scale
+        return sizes, noisy, filled_parameters, summand
 
     def support_point(self, rv, *parameters):
         """See `Integrated.support_point`."""
-        own, summand = self.given(parameters)
-        record = summand.support_point(self.law, own)
+        record_parameters, summand = self.split(parameters)
+        record = summand.support_point(self.law, record_parameters)
         of_each = pt.broadcast_to(record, self.sizes.shape)
         return pt.broadcast_to(self.sizes * self.factor * of_each + self.constant, rv.shape)
 
     def recovered(self, rv, value, posterior, rng):
         """See `Integrated.recovered`."""
         mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-        sizes, noisy, given, summand = self.standardised(value, mechanism, parameters)
+        sizes, noisy, record_parameters, summand = self.standardised(value, mechanism, parameters)
         n = np.broadcast_to(sizes, (posterior.sizes["chain"] * posterior.sizes["draw"], sizes.size))
-        sums = draw_sums(self.names[0], rng, posterior, self.law, given, summand, n, noisy)
+        sums = draw_sums(
+            self.names[0], rng, posterior, self.law, record_parameters, summand, n, noisy
+        )
         drawn = np.broadcast_to(self.constant.ravel(), (len(n), self.constant.size)).copy()
         drawn[:, self.filled] += self.factor.ravel()[self.filled] * sums
         _, times, added = self.shown
@@ -211,17 +216,17 @@ def sum_given(name: str, rng, summand: Summand, law, n, *noisy) -> float:
     return drawn
 
 
-def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, given=None):
-    """Draw sums over records given their releases, as `sum_given`: zero of no records.
+def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, fixed=None):
+    """Draw sums over records given their releases, see `sum_given`; sums of no records are zero.
 
-    `n` has a row for each draw of the posterior and a column for each group, as what is returned.
-    Other variables that parameters and releases are of are `given`, see `each_draw`.
+    `n`, and the result, have a row for each draw of the posterior and a column for each group.
+    `fixed` has values of other variables in the graphs, see `each_draw`.
     """
     size = pt.vector(dtype="float64", shape=n.shape[1:])
     laws = of_each(summand.nodes, law, parameters, size, *noisy)
-    found, given = np.zeros(n.shape), {size: np.maximum(n, 1.0), **(given or {})}
-    for i, of_all in enumerate(each_draw(posterior, [*laws, *noisy], given)):
+    sums, fixed = np.zeros(n.shape), {size: np.maximum(n, 1.0), **(fixed or {})}
+    for i, of_all in enumerate(each_draw(posterior, [*laws, *noisy], fixed)):
         for j, (*of_one, z, b, sd) in enumerate(zip(*of_all, strict=True)):
             if n[i, j]:
-                found[i, j] = sum_given(name, rng, summand, of_one, n[i, j], z, b, sd)
-    return found
+                sums[i, j] = sum_given(name, rng, summand, of_one, n[i, j], z, b, sd)
+    return sums

@@ -86,8 +86,8 @@ class ReleaseDensity(KernelCall):
 
     def pullback(self, inputs, outputs, cotangents):
         """Return the derivatives that came with the value."""
-        first, *others = cotangents
-        if not all(isinstance(g.type, DisconnectedType) for g in others):
+        first, *of_derivatives = cotangents
+        if not all(isinstance(g.type, DisconnectedType) for g in of_derivatives):
             raise Declined("the density has no second derivatives")
         gradients = [disconnected_type() for _ in inputs]
         for i, of_input in zip((5, 0, 4), outputs[1:], strict=True):

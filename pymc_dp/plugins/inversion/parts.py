@@ -1,4 +1,4 @@
-"""Laws of records that are made of others: mixtures, hurdles, zero-inflated and censored ones."""
+"""Laws of records made of other laws: mixtures, hurdles, zero-inflated and censored ones."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class CensoredLaw:
 
     def __call__(self, *parameters, rng, size=None, return_next_rng=True):
         """Return the next generator and a draw."""
-        *own, lower, upper = parameters
-        rng, drawn = self.law(*own, rng=rng, size=size, return_next_rng=True)
+        *law_parameters, lower, upper = parameters
+        rng, drawn = self.law(*law_parameters, rng=rng, size=size, return_next_rng=True)
         return rng, pt.clip(drawn, lower, upper)
 
 
@@ -65,9 +65,9 @@ class Part(NamedTuple):
     Attributes
     ----------
     law : a continuous variable, or a number that the record then is.
-    share : how often it is this part; None of the whole.
-    ends : what its draws are clipped to, a number below and one above for each time.
-    cut : the whole numbers that it is cut to; None of a law that is not.
+    share : the probability of the part; None if it is the whole law.
+    ends : pairs of bounds to which its draws are clipped, one after the other.
+    cut : the whole numbers to which a law of counts is truncated; None without truncation.
     """
 
     law: TensorVariable
@@ -77,7 +77,7 @@ class Part(NamedTuple):
 
     @property
     def is_atom(self) -> bool:
-        """Whether it is one number."""
+        """Whether the part is a single number."""
         op = self.law.owner and self.law.owner.op
         return not isinstance(op, RandomVariable | SymbolicRandomVariable)
 
@@ -92,16 +92,16 @@ def parts_of(law, parameters) -> list[Part]:
     """Return the parts of a law with these parameters."""
     match law:
         case MixtureLaw():
-            shares, own = law.split(parameters)
+            shares, by_component = law.split(parameters)
             return [
                 part._replace(share=share if part.share is None else share * part.share)
-                for component, share, p in zip(law.components, shares, own, strict=True)
+                for component, share, p in zip(law.components, shares, by_component, strict=True)
                 for part in parts_of(component, p)
             ]
         case CensoredLaw():
-            *own, lower, upper = parameters
+            *law_parameters, lower, upper = parameters
             ends = (lower, upper)
-            return [p._replace(ends=(*p.ends, ends)) for p in parts_of(law.law, own)]
+            return [p._replace(ends=(*p.ends, ends)) for p in parts_of(law.law, law_parameters)]
         case TruncatedLaw():
             [part] = parts_of(law.law, parameters)
             return [part._replace(cut=(law.lower, law.upper))]
@@ -122,8 +122,8 @@ def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
             return mixture_of(node, law_of_record)
         case CensoredRV():
             base, *bounds = node.inputs
-            law, own = law_of_record(base)
-            return CensoredLaw(law), [*own, *bounds]
+            law, parameters = law_of_record(base)
+            return CensoredLaw(law), [*parameters, *bounds]
         case DiracDeltaRV():
             return Atom(), [node.inputs[-1]]
         case CategoricalRV():
@@ -136,12 +136,12 @@ def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
         case TruncatedRV() as op if rv.dtype == "int64" and isinstance(
             op.base_rv_op, RandomVariable
         ):
-            *own, lower, upper = node.inputs
+            *base_inputs, lower, upper = node.inputs
             known = (known_value(end) for end in (lower, upper))
             ends = [float(np.squeeze(end)) for end in known if end is not None and end.size == 1]
             if len(ends) < 2:
                 raise Declined(f"where the law of {rv.name!r} is cut is not known")
-            params = op.base_rv_op.dist_params(op.base_rv_op.make_node(*own))
+            params = op.base_rv_op.dist_params(op.base_rv_op.make_node(*base_inputs))
             return TruncatedLaw(op.base_rv_op, np.ceil(ends[0]), np.floor(ends[1])), list(params)
         case RandomVariable() as op:
             return op, list(op.dist_params(node))
@@ -150,11 +150,11 @@ def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
     raise Declined(f"the law of {rv.name!r} is not known")
 
 
-def of_each(write, law, parameters, sizes, *given):
-    """Return what is written for one group, vectorised over all."""
-    own = [pt.scalar(dtype="float64") for _ in parameters]
-    n, rows = pt.scalar(dtype="float64"), [pt.as_tensor(v) for v in given]
+def of_each(write, law, parameters, sizes, *inputs):
+    """Return the graphs that `write` makes for one group, vectorised over all groups."""
+    scalars = [pt.scalar(dtype="float64") for _ in parameters]
+    n, rows = pt.scalar(dtype="float64"), [pt.as_tensor(v) for v in inputs]
     ones = [pt.TensorType(v.dtype, v.type.shape[1:])() for v in rows]
-    one = write(parts_of(law, own), n, *ones)
+    graphs_of_one = write(parts_of(law, scalars), n, *ones)
     of_all = pt.as_tensor(sizes).astype("float64"), *rows, *parameters
-    return vectorize_graph(one, dict(zip((n, *ones, *own), of_all, strict=True)))
+    return vectorize_graph(graphs_of_one, dict(zip((n, *ones, *scalars), of_all, strict=True)))

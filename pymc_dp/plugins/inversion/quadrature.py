@@ -34,11 +34,11 @@ _EPS, _TINY = 2.0**-52, 1e-300
 
 @singledispatch
 def detail(op) -> int:
-    """Return how many times as many panels a law takes, 3 where its tails are powers.
+    """Return the factor of a law's number of panels: 3 where its tails are powers, else 1.
 
     Dispatched on the op of the law. A law may register if its density is smooth and unimodal once
     the support is mapped to the real line by the law's default transform, but for a kink at the
-    support point (Laplace). Others are looked at, see `readable_law`, and take most.
+    support point (Laplace). Other laws are checked by `readable_law`, and take most panels.
     """
     return 3
 
@@ -130,39 +130,43 @@ def log_density_of_sum(
 
 
 def law_of_sum(parts, n, counts, summand, z, laplace, gaussian) -> list[tuple]:
-    """Log masses of quadrature nodes, what a record adds at them, and which are cut ends.
+    """Log masses of quadrature nodes, the summand at the nodes, and which nodes are cut ends.
 
     For each number of panels, the nodes of all parts of the records' law.
     """
-    found = []
+    sets_of_parts = []
     for part in parts:
         share = 0.0 if part.share is None else pt.log(part.share.astype("float64"))
         if part.is_atom:
             mass = np.log(0.5 * WEIGHTS) + share
             h = summand.at(part.clipped(part.law * np.ones(RULE)))
-            found.append([(mass, h, pt.zeros(WEIGHTS.size)) for _ in counts])
+            sets_of_parts.append([(mass, h, pt.zeros(WEIGHTS.size)) for _ in counts])
             continue
-        law, own = part.law, _of_part(part, summand)
-        sets = quadrature(law, n, counts, own, z, laplace, gaussian)
-        found.append(
+        law, part_summand = part.law, _of_part(part, summand)
+        sets = quadrature(law, n, counts, part_summand, z, laplace, gaussian)
+        sets_of_parts.append(
             [
-                (share + log_weight + log_density(law, nodes), own.at(backward(law, nodes)), cut)
+                (
+                    share + log_weight + log_density(law, nodes),
+                    part_summand.at(backward(law, nodes)),
+                    cut,
+                )
                 for log_weight, nodes, cut in sets
             ]
         )
     return [
-        tuple(pt.concatenate(own) for own in zip(*of_all, strict=True))
-        for of_all in zip(*found, strict=True)
+        tuple(pt.concatenate(arrays) for arrays in zip(*of_parts, strict=True))
+        for of_parts in zip(*sets_of_parts, strict=True)
     ]
 
 
 def _of_part(part: Part, summand: Summand) -> Summand:
-    """Return what draws of a part's variable add."""
+    """Return the summand as a function of the variable of a part, which may be clipped."""
     if not part.ends:
         return summand
     ends = (end.astype("float64") for pair in part.ends for end in pair)
-    given = {summand.record: part.clipped(summand.record)}
-    [h] = graph_replace([summand.h], given, strict=False)
+    replacements = {summand.record: part.clipped(summand.record)}
+    [h] = graph_replace([summand.h], replacements, strict=False)
     return replace(summand, h=h, breakpoints=(*summand.breakpoints, *ends))
 
 
@@ -170,7 +174,7 @@ def _panels(part: Part, count: int, summand: Summand) -> int:
     """Return how many panels a side of a piece takes."""
     op = part.law.owner.op
     more = detail(op)  # tails that are powers have many scales
-    # Where no clamp cuts them they have more; laws that are looked at are left as they were found.
+    # Without a clamp they have more; laws that `readable_law` checks keep the number checked there.
     if more > 1 and not summand.breakpoints and not part.ends and is_registered(detail, op):
         more *= 4
     return more * count
@@ -230,16 +234,16 @@ def quadrature(law, n, counts, summand, z, laplace, gaussian):
     sign = np.array([-1.0, 1.0])[:, None]
     sampled = center[:, None, None] + sign * reach[:, :, None] * SAMPLES
     looked = look(sampled)
-    found = []
+    sets = []
     for count in counts:
         panels = Panels(_panels(Part(law), count, summand))
         nodes, log_weight, cut = panels(center, limit, reach, *looked, origin)
-        found.append((log_weight, nodes, cut))
-    return found
+        sets.append((log_weight, nodes, cut))
+    return sets
 
 
 def forward(law, x):
-    """Map points to the real line; what lies outside of the support goes to its ends."""
+    """Map points to the real line; points outside of the support go to its ends."""
     lower, upper = support(law)
     left = 0.0 if lower is None else pt.log(pt.maximum(x - lower, 0.0))
     right = 0.0 if upper is None else pt.log(pt.maximum(upper - x, 0.0))
@@ -263,7 +267,7 @@ def log_density(law, y):
     """Log density of a record on the real line."""
     lower, upper = support(law)
     x = backward(law, y)
-    # Rounded to an end of the support, where a density may have a pole.
+    # Rounding must not put x on an end of the support, where a density may have a pole.
     if lower is not None:
         x = pt.maximum(x, lower + pt.maximum(pt.abs(lower) * _EPS, _TINY))
     if upper is not None:

@@ -1,4 +1,4 @@
-"""Which laws of records can be inverted: those whose density quadrature finds whole."""
+"""Which laws of records can be inverted: those whose whole mass quadrature finds."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.model import is_component
 
 _PANELS = 24
-_LARGEST_ERROR = 1e-8  # of the mass that is found of a density
+_LARGEST_ERROR = 1e-8  # of the mass that quadrature finds of a density
 
 
 def readable_law(rv: TensorVariable, name: str | None = None) -> tuple[Any, list[TensorVariable]]:
     """Return the law of some records and its parameters, see `law_of_record`.
 
-    A law that is not known to be smooth is looked at: with the parameters that the model starts at,
-    quadrature has to find all of its mass. Where it does not at others, the kernels say so by NaN.
+    A law that is not known to be smooth is checked: with the parameters that the model starts at,
+    quadrature has to find all of its mass. With others, the kernels return NaN where it does not.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def readable_law(rv: TensorVariable, name: str | None = None) -> tuple[Any, list
 
 
 def _look(law: TensorVariable, follow: str, name: str) -> None:
-    """Decline a law, its parameters being numbers, of which quadrature does not find all."""
+    """Decline a law, its parameters being numbers, whose whole mass quadrature does not find."""
     if not law.dtype.startswith("float"):
         raise Declined(f"{follow}, of which a part is discrete", near=1)
     support(law, name)
@@ -89,18 +89,18 @@ def _look(law: TensorVariable, follow: str, name: str) -> None:
 def _mass(law: TensorVariable, name: str) -> tuple[float, list[np.ndarray]]:
     """Return the mass that quadrature finds of a density, and its derivatives."""
     numbers = [v for v in law.owner.inputs if isinstance(v, pt.TensorConstant) and not v.type.ndim]
-    own = [v.type() for v in numbers]
-    [one] = graph_replace([law], dict(zip(numbers, own, strict=True)), strict=False)
+    variables = [v.type() for v in numbers]
+    [one] = graph_replace([law], dict(zip(numbers, variables, strict=True)), strict=False)
     record, zero = pt.vector("record", dtype="float64"), pt.zeros(())
     itself = Summand(record, record)
     try:
         [(log_weight, *_)] = law_of_sum([Part(one)], 1.0, (_PANELS,), itself, zero, zero, zero + 1)
         mass = pt.exp(pt.logsumexp(log_weight))
-        slopes = pt.grad(mass, own, disconnected_inputs="ignore")
+        slopes = pt.grad(mass, variables, disconnected_inputs="ignore")
         inputs = {"mode": PLAIN_MODE, "on_unused_input": "ignore"}
         with np.errstate(all="ignore"):
             values = [v.data for v in numbers]
-            found, *of_parameters = pytensor.function(own, [mass, *slopes], **inputs)(*values)
-            return float(found), of_parameters
+            total, *of_parameters = pytensor.function(variables, [mass, *slopes], **inputs)(*values)
+            return float(total), of_parameters
     except NotImplementedError:
         raise Declined(f"the law of the records {name!r} has no density in PyMC") from None

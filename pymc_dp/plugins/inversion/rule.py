@@ -39,11 +39,11 @@ from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic
 
 @contextmanager
 def _by_inversion(records: TensorVariable) -> Iterator[None]:
-    """Say of a refusal in this block, or in what this decorates, what was tried."""
+    """Prefix refusals in this block, or in the function that it decorates: by inversion."""
     try:
         yield
     except (Declined, ValueError) as error:
-        # Counts of the records' values say more of why there is no marginal.
+        # The law of counts of finite records says better why there is no marginal.
         counted = isinstance(records.owner.op, BernoulliRV | CategoricalRV)
         near = -1 if counted else getattr(error, "near", 1)
         raise Declined(f"by inversion: {error}", near=near) from None
@@ -110,11 +110,11 @@ class SumsByGroup(ByInversion):
 
 
 def sum_of_all(
-    records: TensorVariable, column: int, of: str, releases: Sequence[TensorVariable]
+    records: TensorVariable, column: int, prefix: str, releases: Sequence[TensorVariable]
 ) -> TensorVariable:
-    """Return the release of a sum over all records alike, a vector or a column, without these.
+    """Return the release of a sum over all records, of a vector or a column, without the records.
 
-    What is shown of the sum in results has a name that begins with `of`.
+    The name of the sum in results begins with `prefix`.
 
     Raises
     ------
@@ -122,9 +122,9 @@ def sum_of_all(
         Where this does not apply; the message names the variable and says why.
     """
     n = record_length(records)
-    law, given = readable_law(records)
-    # Small integers and floats in the graph would be computed with in single precision.
-    parameters = [p.astype("float64") for p in column_parameters(records, column, given)]
+    law, law_parameters = readable_law(records)
+    # Small integers and floats in the graph would make it single precision.
+    parameters = [p.astype("float64") for p in column_parameters(records, column, law_parameters)]
     positive = starts_at_zero(law, parameters, str(records.name))
     if len(releases) != 1:
         names = ", ".join(repr(r.name) for r in releases)
@@ -136,11 +136,11 @@ def sum_of_all(
     name, statistic = release.name, release_statistic(release)
     with about(f"the release {name!r}"):
         noise_parts(release_mechanism(release), whole=not records.dtype.startswith("float"))
-    others = [rv for rv in nearest_rvs([statistic]) if rv is not records]
-    if others:
+    foreign = [rv for rv in nearest_rvs([statistic]) if rv is not records]
+    if foreign:
         raise Declined(
             f"the release {name!r} mixes the records {records.name!r} with "
-            f"{', '.join(repr(o.name) for o in others)}: write what does not depend on "
+            f"{', '.join(repr(o.name) for o in foreign)}: write what does not depend on "
             f"{records.name!r} behind the release"
         )
     shape = statistic.type.shape
@@ -161,39 +161,39 @@ def sum_of_all(
             near=error.near,
         ) from None
     one_group = np.array([n]), np.ones(1), np.array([added])
-    return without_records(release, records, law, parameters, summand, one_group, of)
+    return without_records(release, records, law, parameters, summand, one_group, prefix)
 
 
 def sums_by_group(
-    rv: TensorVariable, part: TensorVariable, release: Statistic, of: str
+    rv: TensorVariable, part: TensorVariable, release: Statistic, prefix: str
 ) -> TensorVariable:
-    """Return the release of sums over groups of a function of each record, without these.
+    """Return the release of sums over groups of a function of each record, without the records.
 
-    What is shown of the sums in results has a name that begins with `of`.
+    The name of the sums in results begins with `prefix`.
     """
-    law, given = readable_law(rv)
+    law, law_parameters = readable_law(rv)
     with about(f"the release {release.rv.name!r}"):
         noise_parts(release_mechanism(release.rv), whole=not rv.dtype.startswith("float"))
     groups = release.sizes, release.factors(rv), release.offset
-    parameters = [p.astype("float64") for p in release.parameters(rv, given)]
+    parameters = [p.astype("float64") for p in release.parameters(rv, law_parameters)]
     scalars = [p[0] if p.type.ndim else p for p in parameters]
     positive = starts_at_zero(law, scalars, str(rv.name))
     with about(f"the release {release.rv.name!r}"):
         summand = summand_of(part, rv, math.prod(lengths(rv)), positive)
-    return without_records(release.rv, rv, law, parameters, summand, groups, of)
+    return without_records(release.rv, rv, law, parameters, summand, groups, prefix)
 
 
 def without_records(
-    release: TensorVariable, records: TensorVariable, law, parameters, summand, groups, of: str
+    release: TensorVariable, records: TensorVariable, law, parameters, summand, groups, prefix: str
 ) -> TensorVariable:
     """Return a release of ``factor * sum + added`` over groups of records, without the records.
 
     Parameters
     ----------
     law, parameters : the law of a record; a parameter is a vector of the groups, or a scalar.
-    summand : what each record adds to a sum.
-    groups : vectors of the groups: the number of records, the factor and what is added.
-    of : begins the name that the sums have in results.
+    summand : the contribution of a record to a sum.
+    groups : vectors of the groups: the number of records, the factor and the added constant.
+    prefix : begins the name that the sums have in results.
     """
     mechanism, shape = release_mechanism(release), lengths(release_statistic(release))
     sizes, factor, added = (x.reshape(shape) for x in groups)
@@ -204,23 +204,23 @@ def without_records(
         summand = on_lattice(summand, law, parameters, str(records.name))
         summand.require(records, mechanism, factor, added)
     shown = as_released(release, sizes.size)
-    if found := summand.multiple:
-        times, of_each = found
+    if multiple := summand.multiple:
+        times, of_each = multiple
         sums = groups[0], times * groups[1], of_each * groups[0] * groups[1] + groups[2]
-        shown = of_multiples(of, records.owner.op, *sums)
+        shown = of_multiples(prefix, records.owner.op, *sums)
     graphs = [summand.h, *summand.breakpoints]
     public = [
         v for v in graph_inputs(graphs) if v is not summand.record and not isinstance(v, Constant)
     ]
-    # What the law keeps is no part of the model.
-    own = {v: v.type() for v in public}
-    summand = summand.rewritten(lambda g: clone_replace(g, own, rebuild_strict=False))
-    inverted = Inverted(law, sizes, factor, added, summand, tuple(own.values()), shown)
+    # The law holds stand-ins of public data, not variables of the model.
+    stand_ins = {v: v.type() for v in public}
+    summand = summand.rewritten(lambda g: clone_replace(g, stand_ins, rebuild_strict=False))
+    inverted = Inverted(law, sizes, factor, added, summand, tuple(stand_ins.values()), shown)
     return integrated_release(inverted, mechanism, *parameters, *public)
 
 
 def bulk_trials(release: TensorVariable, name: str) -> list[Callable[[], None]]:
-    """Return what tries the density of a release, its records of this name integrated out.
+    """Return trials of the density of a release whose records, of this name, are integrated out.
 
     The smallest of its groups is tried, under the narrowest noise of all.
     """
@@ -228,35 +228,42 @@ def bulk_trials(release: TensorVariable, name: str) -> list[Callable[[], None]]:
     law = release.owner.op.law
     if not law.summand.inverted:
         return []
-    sizes, (_, *noise), given, summand = law.standardised(release, mechanism, parameters)
+    sizes, (_, *noise), by_group, summand = law.standardised(release, mechanism, parameters)
     if not sizes.size:
         return []
     j = int(np.argmin(sizes))
     narrowest = [part.min() for part in noise]
 
     def found_at(times, **how):
-        own = at_start([p[j] for p in given], times)
+        smallest = at_start([p[j] for p in by_group], times)
         at = summand.rewritten(lambda graphs: at_start(graphs, times))
-        require_found(name, parts_of(law.law, own), int(sizes[j]), at, *at_start(narrowest), **how)
+        require_found(
+            name,
+            parts_of(law.law, smallest),
+            int(sizes[j]),
+            at,
+            *at_start(narrowest),
+            **how,
+        )
 
     return [trial_of(found_at)]
 
 
 def part_of(
-    reading: Reading, mine: list[TensorVariable], rv: TensorVariable
+    reading: Reading, releases: list[TensorVariable], rv: TensorVariable
 ) -> tuple[TensorVariable, list[Statistic]]:
-    """Return the function of each record that all releases are linear in, and their weights."""
-    above = ancestors([release_statistic(r) for r in mine], blockers=[rv])
-    for found in (rv, *above):  # sums of the records themselves first
-        elementwise = found.owner is not None and isinstance(found.owner.op, Elemwise)
-        if not (found is rv or elementwise):
+    """Return the function of each record that all releases are linear in, and the statistics."""
+    above = ancestors([release_statistic(r) for r in releases], blockers=[rv])
+    for candidate in (rv, *above):  # sums of the records themselves first
+        elementwise = candidate.owner is not None and isinstance(candidate.owner.op, Elemwise)
+        if not (candidate is rv or elementwise):
             continue
-        if found.type.ndim != rv.type.ndim or known_shape(found) != known_shape(rv):
+        if candidate.type.ndim != rv.type.ndim or known_shape(candidate) != known_shape(rv):
             continue
-        if not _of_one_record(found, rv):
+        if not _of_one_record(candidate, rv):
             continue
         with suppress(Declined):
-            return found, [read_statistic(reading, r, rv, (), found) for r in mine]
+            return candidate, [read_statistic(reading, r, rv, (), candidate) for r in releases]
     raise Declined(
         f"by inversion by group: the releases of {rv.name!r} are no sums of one function of a "
         f"single record: write it once for all records, c = pt.clip(x, a, b), and release sums of c"

@@ -43,7 +43,9 @@ SMOOTH_FUNCTIONS: set[type] = {
     ps.Cos, ps.Tanh, ps.ArcTan, ps.math.Sigmoid, ps.math.Softplus, ps.math.Erf,
 }  # fmt: skip
 _COMPARISONS = (ps.LT, ps.GT, ps.LE, ps.GE, ps.EQ, ps.NEQ)
-_QUANTILES = (np.arange(32) + 0.5) / 32  # of a record, at which its moments are guessed
+_QUANTILES = (
+    np.arange(32) + 0.5
+) / 32  # levels of the quantiles that approximate the moments of a record
 _EXTREMES = (ps.Maximum, ps.Minimum)
 _LOGICAL = (ps.AND, ps.OR, ps.XOR, ps.Invert)
 _SINGULAR_AT_ZERO = (ps.Log, ps.Log2, ps.Log10, ps.Sqrt, ps.Reciprocal)
@@ -51,12 +53,12 @@ _SINGULAR_AT_ZERO = (ps.Log, ps.Log2, ps.Log10, ps.Sqrt, ps.Reciprocal)
 
 @dataclass(frozen=True)
 class Summand:
-    """What each record contributes to a sum.
+    """The contribution of each record to a sum.
 
     Attributes
     ----------
-    record : stands for the records, a vector of any length.
-    h : what one record contributes, elementwise in `record`.
+    record : a stand-in for the records, a vector of any length.
+    h : the contribution of a record, elementwise in `record`.
     breakpoints : values of the record between which h is smooth, in no order; NaN is no point.
     """
 
@@ -65,14 +67,14 @@ class Summand:
     breakpoints: tuple[TensorVariable, ...] = ()
 
     def at(self, x: TensorVariable) -> TensorVariable:
-        """Return what records contribute, of any shape."""
-        given = {self.record: x.ravel().astype(self.record.dtype)}
-        [h] = graph_replace([self.h], given, strict=False)
+        """Return the contributions of records, of any shape."""
+        replacements = {self.record: x.ravel().astype(self.record.dtype)}
+        [h] = graph_replace([self.h], replacements, strict=False)
         return pt.broadcast_to(h, (x.size,)).reshape(x.shape)
 
     @property
     def multiple(self) -> tuple[float, float] | None:
-        """The a and b where a x + b is what is summed of each record x; None of another h."""
+        """The numbers a and b where h is a x + b of a record x; None of another h."""
         two = self.record.type.clone(shape=(2,))("two")
         [h] = clone_replace([self.h], {self.record: two}, rebuild_strict=False)
         try:
@@ -86,17 +88,19 @@ class Summand:
         a, b = float(slopes[0, 0]), float(added[0])
         return (a, b) if a and np.array_equal(slopes, a * np.eye(2)) else None
 
-    priced_as: ClassVar[str | None] = None  # where all sums of this kind have one cost
-    inverted: ClassVar[bool] = True  # by quadrature, which may not find the density
+    priced_as: ClassVar[str | None] = (
+        None  # the name of the cost of all sums of this kind, if they have one cost
+    )
+    inverted: ClassVar[bool] = True  # whether by quadrature, which may not find the density
 
     def noise_parts(self, mechanism: Mechanism) -> tuple[TensorVariable, TensorVariable]:
-        """Return the parts of noise around sums of this, see `quadrature.noise_parts`."""
+        """Return Laplace scale and Gaussian spread of noise, see `quadrature.noise_parts`."""
         return noise_parts(mechanism)
 
     def require(self, records: TensorVariable, mechanism: Mechanism, factor, constant) -> None:
-        """Decline noise under which ``factor * sum + constant`` has no density that is found.
+        """Decline noise under which quadrature does not find the density of ``factor * sum``.
 
-        Here counts that are discrete but for noise whose density has a kink.
+        Such sums take several values only, and the density of the noise has a kink.
         """
         if has_kink(mechanism) and self.breakpoints and _steps(self) > 2:
             raise Declined(
@@ -105,7 +109,7 @@ class Summand:
             )
 
     def in_steps(self, sizes, added, log_number, z, laplace, gaussian):
-        """Return what is added for each record, the release and its noise, as densities are of."""
+        """Return the added number, the release and its noise in the units of `log_density`."""
         return added, z, laplace, gaussian
 
     def log_density(self, parts, n, least, added, log_number, z, laplace, gaussian):
@@ -118,9 +122,9 @@ class Summand:
         return log_density_of_sum(parts, n, least, self, added, log_number, *noisy)
 
     def nodes(self, parts, n, *noisy):
-        """Return what `draw_given` needs of the records' law."""
-        [found] = law_of_sum(parts, n, panel_counts(1)[-1:], self, *noisy)
-        return list(found)
+        """Return the arrays of the records' law that `draw_given` takes."""
+        [node_set] = law_of_sum(parts, n, panel_counts(1)[-1:], self, *noisy)
+        return list(node_set)
 
     def draw_given(self, rng, law, n: float, *noisy: float) -> float:
         """Draw the sum of n records given its release, by the `nodes` of their law."""
@@ -133,7 +137,7 @@ class Summand:
         return rng, sum_of_first(self.at, x, sizes)
 
     def mean_variance(self, law, parameters):
-        """Return the mean and the variance of what records add; decline laws without icdf."""
+        """Return mean and variance of a record's contribution; decline laws without icdf."""
         like = pt.broadcast_arrays(*parameters)[-1]
         mean = square = pt.zeros_like(like, dtype="float64")
         each = [pt.broadcast_to(p[..., None], (*p.shape, _QUANTILES.size)) for p in parameters]
@@ -146,7 +150,7 @@ class Summand:
         return mean, square - mean**2
 
     def support_point(self, law, parameters):
-        """Return what a record adds that is in the middle of its law."""
+        """Return the contribution of a record at the support point of its law."""
         x: Any = 0.0
         for part in parts_of(law, parameters):
             variable, op = part.law, part.law.owner and part.law.owner.op
@@ -170,12 +174,12 @@ def read_summand(
 ) -> tuple[Summand, float]:
     """Read a scalar statistic as a sum over records, and a number that is added.
 
-    What is added and may change, of `pm.Data`, is added in equal parts for each record.
+    An added number that may change, from `pm.Data`, is spread over the records in equal parts.
 
     Parameters
     ----------
     entry, records, n : the statistic, and the n records that it is computed from.
-    column : the number of the records' column that it is of.
+    column : the index of the column of the records that is summed.
     positive : whether the support of a record starts at zero.
 
     Raises
@@ -203,13 +207,13 @@ def read_summand(
         raise Declined("it does not depend on the records")
     h, offset = (pt.as_tensor(graph).astype("float64") for graph in (h, offset))
     centers = pt.zeros(len(form.columns), dtype="float64")
-    given = {
+    replacements = {
         v: record.astype(v.dtype) if whole else record
         for v, j in column_vectors([h], records).items()
         if j == column
     }
-    given[form.centers] = centers
-    h, offset = clone_replace([h, offset], given, rebuild_strict=False)
+    replacements[form.centers] = centers
+    h, offset = clone_replace([h, offset], replacements, rebuild_strict=False)
     added = known_value(offset, fixed=True)
     h = h + offset / n if added is None else h
     h = rewrite_graph(_of_any_length(h), include=("canonicalize",))
@@ -220,11 +224,11 @@ def read_summand(
 def breakpoints_of(h, record: TensorVariable, positive: bool | None) -> tuple:
     """Return the values of a record between which a function of it is smooth.
 
-    Without `positive` nothing is asked of the function but that it is of one record each.
+    If `positive` is None, the function only has to be of one record each.
     """
     reader = _Breakpoints(record, positive)
     reader.visit(h)
-    return tuple(reader.found)
+    return tuple(reader.points)
 
 
 def summand_of(part, rv: TensorVariable, n: int, positive: bool) -> Summand:
@@ -235,8 +239,8 @@ def summand_of(part, rv: TensorVariable, n: int, positive: bool) -> Summand:
     [of_column] = clone_replace([part], {rv: column}, rebuild_strict=False)
     vector = of_column.dimshuffle(0) if rv.type.ndim > 1 else of_column
     [entry] = graph_replace([vector.sum()], {stand_in: alike}, strict=False)
-    found, added = read_summand(entry, alike, n, column=0, positive=positive)
-    return replace(found, h=found.h + added / n) if added else found
+    summand, added = read_summand(entry, alike, n, column=0, positive=positive)
+    return replace(summand, h=summand.h + added / n) if added else summand
 
 
 def _of_any_length(h: TensorVariable) -> TensorVariable:
@@ -251,7 +255,7 @@ class _Breakpoints:
 
     def __init__(self, record: TensorVariable, positive: bool | None):
         self.record, self.positive = record, positive
-        self.found: list[TensorVariable] = []
+        self.points: list[TensorVariable] = []
         self._seen: set[Variable] = set()
 
     def touches(self, variable: Variable) -> bool:
@@ -292,9 +296,9 @@ class _Breakpoints:
             case ps.Clip():
                 if touched != [inputs[0]]:
                     self.fail(op, "has bounds that depend on the record")
-                self.found += self.roots(inputs[0], inputs[1]) + self.roots(inputs[0], inputs[2])
+                self.points += self.roots(inputs[0], inputs[1]) + self.roots(inputs[0], inputs[2])
             case ps.Abs() | ps.Sign():
-                self.found += self.roots(inputs[0], pt.zeros(()))
+                self.points += self.roots(inputs[0], pt.zeros(()))
             case ps.Switch():
                 if inputs[0].type.dtype != "bool":
                     self.fail(op, "chooses by a number: write a comparison as its condition")
@@ -314,7 +318,7 @@ class _Breakpoints:
                 if len(inputs) != 2 or len(touched) != 1:
                     self.fail(op, "compares more than the record with one number")
                 [level] = [i for i in inputs if i not in touched]
-                self.found += self.roots(touched[0], level)
+                self.points += self.roots(touched[0], level)
             case _ if not isinstance(op, (*SMOOTH_FUNCTIONS, *_LOGICAL)):
                 self.fail(op, "has no registered smooth pieces")
 
@@ -359,8 +363,8 @@ class _Breakpoints:
         if len(touched) == 1:
             [k] = touched
             inner = node.inputs[k]
-            others = [i for j, i in enumerate(node.inputs) if j != k]
-            inverse = self._inverse(op, k, others)
+            operands = [i for j, i in enumerate(node.inputs) if j != k]
+            inverse = self._inverse(op, k, operands)
             if inverse is not None:
                 return [x for value in inverse(level) for x in self.roots(inner, value)]
         self.fail(op, "cannot be solved for the point where it crosses a bound: clip or compare "
@@ -368,18 +372,18 @@ class _Breakpoints:
         return []
 
     @staticmethod
-    def _inverse(op, k: int, others: Sequence[Variable]) -> Callable | None:
+    def _inverse(op, k: int, operands: Sequence[Variable]) -> Callable | None:
         match op:
             case ps.Add():
-                return lambda c: [c - sum(others)]
+                return lambda c: [c - sum(operands)]
             case ps.Sub():
-                return (lambda c: [c + others[0]]) if k == 0 else lambda c: [others[0] - c]
+                return (lambda c: [c + operands[0]]) if k == 0 else lambda c: [operands[0] - c]
             case ps.Neg():
                 return lambda c: [-c]
             case ps.Mul():
-                return lambda c: [c / pt.prod(pt.stack([o.squeeze() for o in others]))]
+                return lambda c: [c / pt.prod(pt.stack([o.squeeze() for o in operands]))]
             case ps.TrueDiv() if k == 0:
-                return lambda c: [c * others[0]]
+                return lambda c: [c * operands[0]]
             case ps.Exp():
                 return lambda c: [pt.log(c)]
             case ps.Log():
@@ -390,7 +394,7 @@ class _Breakpoints:
                 return lambda c: [pt.sqrt(c), -pt.sqrt(c)]
             case ps.Pow() if k == 0:
                 # The root of the wrong parity is a point too many, which does no harm.
-                return lambda c: [s * pt.abs(c) ** (1.0 / others[0].squeeze()) for s in (1, -1)]
+                return lambda c: [s * pt.abs(c) ** (1.0 / operands[0].squeeze()) for s in (1, -1)]
             case ps.Abs():
                 return lambda c: [c, -c]
             case ps.Cast() | ps.Identity() | ps.Clip() | ps.Maximum() | ps.Minimum():
@@ -399,12 +403,12 @@ class _Breakpoints:
 
 
 def _quantiles(record: TensorVariable) -> TensorVariable:
-    """Return values of a variable, each as likely as the others; NaN without a law."""
+    """Return equally likely values of a variable; NaN where its parameters are invalid."""
     try:
         x = pm.icdf(record, _QUANTILES)
     except NotImplementedError:
         raise Declined from None
-    # Parameters without a law have no mean; a check would raise an error.
+    # Invalid parameters are to give NaN; PyMC's check would raise an error.
     checks = (v for v in ancestors([x]) if v.owner and isinstance(v.owner.op, CheckAndRaise))
     [x] = graph_replace([x], {v: v.owner.inputs[0] for v in checks}, strict=False)
     return pt.switch(x[..., -1:] >= x[..., :1], x, np.nan)
@@ -421,8 +425,8 @@ def _steps(summand: Summand) -> int:
         return 0
     edges = np.concatenate([[edges[0] - 1.0], edges, [edges[-1] + 1.0]])
     inner = np.concatenate([edges[:-1] + s * np.diff(edges) for s in (0.3, 0.6)])
-    given = {summand.record: pt.as_tensor(inner)}
-    value = known_value(clone_replace(summand.h, given, rebuild_strict=False))
+    replacements = {summand.record: pt.as_tensor(inner)}
+    value = known_value(clone_replace(summand.h, replacements, rebuild_strict=False))
     if value is None:
         return 0  # it depends on a parameter, or on data without a value
     first, second = np.split(np.broadcast_to(value, inner.shape), 2)

@@ -68,17 +68,20 @@ class Columns:
         ]
         return mean, with_each
 
-    def and_one(self, intercept: Entry, slopes: Sequence[Entry], errors: Sequence[Entry]) -> None:
-        """Add a column, whose error has these covariances with those of the last ones, and its own.
+    def add_column(
+        self, intercept: Entry, slopes: Sequence[Entry], errors: Sequence[Entry]
+    ) -> None:
+        """Add a column, by its regression on the columns before.
 
-        Slopes are of the columns before these.
+        `errors` are the covariances of its error with those of the last columns, and its variance;
+        these last columns have no slopes.
         """
         k = len(self.mean)
         mean, with_each = self.of_sum(slopes)
-        own = sum((b * c for b, c in zip(slopes, with_each, strict=False)), 0.0)
+        explained = sum((b * c for b, c in zip(slopes, with_each, strict=False)), 0.0)
         for i, c in enumerate(with_each):
             self.cov[i, k] = c + errors[i - k - 1] if i > k - len(errors) else c
-        self.cov[k, k] = own + errors[-1]
+        self.cov[k, k] = explained + errors[-1]
         self.mean.append(intercept + mean)
 
     def value(self, row: Sequence[Entry]) -> tuple[Entry, Entry, list[Entry]]:
@@ -86,7 +89,7 @@ class Columns:
         mean, with_each = self.of_sum(row[1:])
         return row[0] + mean, sum(h * c for h, c in zip(row[1:], with_each, strict=True)), with_each
 
-    def given(self, gain: Entry, residual: Entry, with_each: list[Entry]) -> Columns:
+    def conditioned(self, gain: Entry, residual: Entry, with_each: list[Entry]) -> Columns:
         """Return the columns given a noisy value; `gain` is 1 / its variance."""
         mean = [m + c * gain * residual for m, c in zip(self.mean, with_each, strict=True)]
         cov = {(i, j): c - with_each[i] * gain * with_each[j] for (i, j), c in self.cov.items()}
@@ -95,11 +98,11 @@ class Columns:
 
 @dataclass(frozen=True)
 class NoisyRows(Integrated):
-    """What is released of rows one by one, given earlier releases of them.
+    """A release of rows one by one, given earlier releases of them.
 
     Parameters are those of the `width` columns, see `Columns`, then for each entry of a row that is
-    released its intercept and its weights of the columns. The last of the releases has the records
-    with it, their names and shapes, and all published values.
+    released its intercept and its weights of the columns. The last of the releases
+    also holds the names and shapes of the records, and all published values.
     """
 
     shape: tuple[int, ...]
@@ -128,7 +131,7 @@ class NoisyRows(Integrated):
             at = (slice(None), k)[: value.type.ndim]
             mean, variance, with_each = columns.value(row)
             residual, variance = as_float(value[at]) - mean, variance + noise[at]
-            columns = columns.given(1.0 / variance, residual, with_each)
+            columns = columns.conditioned(1.0 / variance, residual, with_each)
             yield residual, variance, columns
 
     def logp(self, value, mechanism, *parameters):
@@ -146,10 +149,10 @@ class NoisyRows(Integrated):
         rng, normal = pt.random.normal(size=size, rng=rng, return_next_rng=True)
         for k, row in enumerate(rows):
             mean, variance, with_each = columns.value(row)
-            known = variance <= 0  # by what is drawn already
+            known = variance <= 0  # given the entries that are drawn already
             gain = pt.switch(known, 0.0, 1.0 / pt.switch(known, 1.0, variance))
             residual = pt.sqrt(pt.maximum(variance, 0.0)) * normal[k]
-            columns = columns.given(gain, residual, with_each)
+            columns = columns.conditioned(gain, residual, with_each)
             drawn.append(mean + residual)
         return rng, pt.stack(drawn, axis=1).reshape(self.shape)
 
@@ -190,18 +193,18 @@ class NoisyRows(Integrated):
                 gain = np.divide(
                     1.0, variance, out=np.zeros(np.shape(variance)), where=variance > 0
                 )
-                columns = columns.given(gain, residual, with_each)
+                columns = columns.conditioned(gain, residual, with_each)
         ends = np.cumsum([np.prod(shape[1:], dtype=int) for _, shape in self.records])[:-1]
-        found: dict[str, Any] = {}
-        for (name, shape), own in zip(self.records, np.split(drawn, ends, axis=-1), strict=True):
-            found |= in_results(posterior, name, own.reshape(-1, *shape))
-        return found
+        results: dict[str, Any] = {}
+        for (name, shape), draws in zip(self.records, np.split(drawn, ends, axis=-1), strict=True):
+            results |= in_results(posterior, name, draws.reshape(-1, *shape))
+        return results
 
 
 @LAWS.register(Phase.ROWS, Takes((NormalRV, MvNormalRV)))
 @dataclass(frozen=True, eq=False)
 class RowsOneByOne(SumLaw):
-    """Normal rows of which every release has an entry, or several, for each."""
+    """Normal rows, and releases that have one or more entries for each row."""
 
     reading: Reading
     group: Block
@@ -213,13 +216,17 @@ class RowsOneByOne(SumLaw):
         """See `SumLaw.read`."""
         records, model = group.records, reading.model
         normal = [rv for rv in records if isinstance(rv.owner.op, NormalRV | MvNormalRV)]
-        of = {rv.type.shape[:1] for rv in normal if rv.type.ndim in (1, 2)}
-        if len(normal) < len(records) or len(of) != 1 or (None,) in of:
+        lengths_of_records = {rv.type.shape[:1] for rv in normal if rv.type.ndim in (1, 2)}
+        if (
+            len(normal) < len(records)
+            or len(lengths_of_records) != 1
+            or (None,) in lengths_of_records
+        ):
             raise Declined
-        [(n,)] = of
-        found = releases_of(model, records)
-        read = {release: _vectors(release, records, n) for release in found}
-        require_possible(found)
+        [(n,)] = lengths_of_records
+        released = releases_of(model, records)
+        read = {release: _vectors(release, records, n) for release in released}
+        require_possible(released)
         for rv in records:
             check_transform(model, rv)
         leaves, rows = Rowwise(columns_of(records), None), {}
@@ -261,7 +268,7 @@ class RowsOneByOne(SumLaw):
                 zip(chain.means, chain.spread, strict=True)
             ):
                 errors = [spread[0] ** 2] if single else spread[: j + 1]
-                columns.and_one(intercept, slopes, errors)
+                columns.add_column(intercept, slopes, errors)
         shown = tuple((rv.name, lengths(rv)) for rv in records)
         published = tuple((r.name, model.rvs_to_values[r]) for r in self.rows)
         for release, rows in self.rows.items():
@@ -282,7 +289,7 @@ class ReleasedAgain(RowsOneByOne):
 
 
 def _vectors(release: TensorVariable, records, n: int) -> list[TensorVariable]:
-    """Return what is released of each row; declined where it is no such release."""
+    """Return the entries of each row in a release; decline a release that is not by row."""
     statistic = release_statistic(release)
     if statistic.type.ndim not in (1, 2) or known_shape(statistic)[0] != n:
         raise Declined

@@ -11,8 +11,8 @@ from pymc_dp.graphs.registry import load, offer
 offer(
     __name__,
     RandomizedResponse="mechanism",
-    RandomizedResponseCount="mechanism",
-    ReportMatrix="mechanism",
+    RandomizedResponseCount="count",
+    ReportMatrix="matrix",
 )
 
 load(__name__)

@@ -26,18 +26,15 @@ from pymc_dp.mechanisms.arguments import (
     show,
 )
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.mechanisms.lattice import not_whole
-from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
-from pymc_dp.mechanisms.response_count import CountInterval, CountQuantile
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from pytensor.graph.basic import Variable
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
-
-_NAME = "RandomizedResponse"
+from pymc_dp.plugins.reports.count import RandomizedResponseCount
+from pymc_dp.plugins.reports.matrix import NAME, ReportMatrix, is_category
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -81,8 +78,8 @@ class RandomizedResponse(Mechanism):
         Number of categories :math:`K \ge 2`.
 
     matrix : array_like, keyword only
-        In place of these: any channel. Entry [k, z] is the probability of the report z where the
-        truth is k. It may have another number of columns than of rows; rows add up to one. Bits of
+        In place of the other arguments: any channel. Entry [k, z] is the probability of the report
+        z where the truth is k. The matrix need not be square; rows add up to one. Bits of
         a one-hot code, 1 kept with probability p and 0 turned into 1 with q, are
         ``pt.eye(K)[x]`` released under ``matrix=[[1 - q, q], [1 - p, p]]``.
 
@@ -132,7 +129,7 @@ class RandomizedResponse(Mechanism):
     def __new__(cls, *args: Any, matrix: ArrayLike | None = None, **kwargs: Any) -> Any:
         """Build a mechanism of another class for a matrix."""
         if matrix is not None and (args or kwargs):
-            raise TypeError(f"{_NAME}: matrix= says all: leave the other arguments out")
+            raise TypeError(f"{NAME}: matrix= says all: leave the other arguments out")
         return object.__new__(cls) if matrix is None else ReportMatrix(np.asarray(matrix))
 
     def __init__(self, truth_probability: TensorLike, categories: int = 2) -> None:
@@ -172,14 +169,14 @@ class RandomizedResponse(Mechanism):
         >>> dp.RandomizedResponse.from_epsilon(1.0, categories=5).epsilon().round(4)
         np.float64(1.0)
         """
-        loss = positive_argument(epsilon, mechanism=_NAME, name="epsilon", zero_ok=True)
+        loss = positive_argument(epsilon, mechanism=NAME, name="epsilon", zero_ok=True)
         return cls.from_fields(log_ratio=labelled_like(loss, epsilon), categories=categories)
 
     @classmethod
     def from_fields(cls, **fields: Any) -> Self:
         """Build the mechanism from `log_ratio` and `categories`; see `Mechanism.from_fields`."""
         log_ratio = checked_parameter(
-            fields["log_ratio"], np.isfinite, "finite", mechanism=_NAME, name="log_ratio"
+            fields["log_ratio"], np.isfinite, "finite", mechanism=NAME, name="log_ratio"
         )
         return cls(0.5, fields["categories"])._rebuilt(log_ratio=log_ratio)
 
@@ -204,7 +201,7 @@ class RandomizedResponse(Mechanism):
         ValueError
             A symbolic `truth_probability`.
         """
-        return np.abs(required_value(self.log_ratio, mechanism=_NAME, name="truth_probability"))
+        return np.abs(required_value(self.log_ratio, mechanism=NAME, name="truth_probability"))
 
     @property
     def truth_probability(self) -> TensorVariable:
@@ -251,8 +248,8 @@ class RandomizedResponse(Mechanism):
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one report; see `Mechanism.noise_sample`. A statistic must be a category."""
         s = as_float(statistic)
-        message = f"{_NAME}: the statistic must be one of 0, ..., {self.categories - 1}"
-        s = Assert(message)(s, pt.all(_is_category(s, self.categories))).astype("int64")
+        message = f"{NAME}: the statistic must be one of 0, ..., {self.categories - 1}"
+        s = Assert(message)(s, pt.all(is_category(s, self.categories))).astype("int64")
         lie = pt.exp(_log_lie(self)) + pt.zeros_like(s)
         rng, lies = pt.random.bernoulli(lie, rng=rng, return_next_rng=True)
         rng, shift = pt.random.integers(
@@ -264,7 +261,7 @@ class RandomizedResponse(Mechanism):
         """Log mass of a report; see `Mechanism.logp`."""
         z, s = as_float(value), as_float(statistic)
         log_mass = pt.switch(pt.eq(z, s), _log_truth(self), _log_other(self))
-        possible = _is_category(z, self.categories) & _is_category(s, self.categories)
+        possible = is_category(z, self.categories) & is_category(s, self.categories)
         return self._checked(pt.switch(possible, log_mass, -np.inf))
 
     def log_interval(
@@ -274,7 +271,7 @@ class RandomizedResponse(Mechanism):
         s = as_float(statistic)
         first = pt.maximum(pt.ceil(as_float(lower)), 0.0)
         last = pt.minimum(pt.floor(as_float(upper)), self.categories - 1.0)
-        possible = _is_category(s, self.categories) & (first <= last)
+        possible = is_category(s, self.categories) & (first <= last)
         count = pt.switch(possible, last - first + 1.0, 1.0)
         # With the truth among several categories, one less the mass of those left out.
         left_out = pt.switch(count > 1.0, self.categories - count, 0.0)
@@ -298,7 +295,7 @@ class RandomizedResponse(Mechanism):
         below = wide.logcdf(np.arange(self.categories - 1.0), pt.shape_padright(s))
         # A probability that is met but for rounding counts as met.
         quantile = pt.sum(below < pt.shape_padright(just_met(p)), axis=-1).astype(p.dtype)
-        quantile = pt.switch(_is_category(s, self.categories), quantile, np.nan)
+        quantile = pt.switch(is_category(s, self.categories), quantile, np.nan)
         return self._checked(nan_outside_unit(quantile, p))
 
     def _checked(self, expression: TensorVariable) -> TensorVariable:
@@ -315,116 +312,9 @@ class RandomizedResponse(Mechanism):
             # The last digit or two come from the way there and back.
             t = np.vectorize(lambda x: float(f"{x:.14g}"), otypes=[float])(t)
             if np.any(t == 1.0):
-                return f"{_NAME}.from_epsilon({show(self.log_ratio)}, categories={self.categories})"
+                return f"{NAME}.from_epsilon({show(self.log_ratio)}, categories={self.categories})"
             shown = show(pt.constant(t))
-        return f"{_NAME}(truth_probability={shown}, categories={self.categories})"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ReportMatrix(Mechanism):
-    """`RandomizedResponse(matrix=...)`: the mechanism of any channel between categories."""
-
-    is_channel: ClassVar[bool] = True
-
-    matrix: np.ndarray
-
-    def __post_init__(self) -> None:
-        """Validate the matrix and keep it."""
-        name, found = f"{_NAME}: matrix", np.array(self.matrix, dtype="float64")
-        if found.ndim != 2 or min(found.shape) < 2:
-            raise ValueError(
-                f"{name} has the shape {found.shape}: write a row for each category, and a column "
-                f"for each report, two or more of both"
-            )
-        found[(found < 0) & (found > -1e-12)] = 0.0  # as rounded
-        wrong = ~np.isfinite(found) | (found < 0)
-        if wrong.any():
-            k, z = np.argwhere(wrong)[0]
-            raise ValueError(f"{name}[{k}, {z}] is {found[k, z]}: write a probability")
-        [rows] = np.nonzero(np.abs(found.sum(axis=1) - 1.0) > 1e-8)
-        if rows.size:
-            raise ValueError(
-                f"{name}: row {rows[0]} adds up to {found[rows[0]].sum():.6g}, not to 1: a row has "
-                f"the probabilities of all reports where the truth is {rows[0]}"
-            )
-        total = found.sum(axis=1, keepdims=True)
-        found /= np.where(np.abs(total - 1.0) < 1e-12, 1.0, total)  # the same when it is read back
-        found.flags.writeable = False
-        object.__setattr__(self, "matrix", found)
-
-    @property
-    def spacing(self) -> float:
-        """Distance between neighbouring codes."""
-        return 1.0
-
-    @property
-    def categories(self) -> int:
-        """Number of categories."""
-        return len(self.matrix)
-
-    @property
-    def outcomes(self) -> np.ndarray:
-        """See `Mechanism.outcomes`."""
-        return np.arange(self.matrix.shape[1])
-
-    def epsilon(self) -> np.ndarray:
-        """Privacy loss of each report: the largest log ratio in a column, inf where one is zero."""
-        some = self.matrix[:, self.matrix.any(axis=0)]
-        with np.errstate(divide="ignore"):
-            return np.log(some.max(axis=0) / some.min(axis=0)).max()
-
-    def typical_statistic(self, value: TensorLike) -> TensorVariable:
-        """See `Mechanism.typical_statistic`."""
-        z, count = as_float(value), self.matrix.shape[1]
-        known = pt.switch(_is_category(z, count), z, 0).astype("int64")
-        return as_float(pt.constant(self.matrix.argmax(axis=0))[known])
-
-    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
-        """Draw one report; see `Mechanism.noise_sample`. A statistic must be a category."""
-        s, count = as_float(statistic), self.categories
-        message = f"{_NAME}: the statistic must be one of 0, ..., {count - 1}"
-        s = Assert(message)(s, pt.all(_is_category(s, count))).astype("int64")
-        return pt.random.categorical(pt.constant(self.matrix)[s], rng=rng, return_next_rng=True)
-
-    def log_interval(
-        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
-    ) -> TensorVariable:
-        """Log probability of the reports in an interval; see `Mechanism.log_interval`."""
-        s, (rows, count) = as_float(statistic), self.matrix.shape
-        below = np.pad(np.cumsum(self.matrix, axis=1), ((0, 0), (1, 0)))
-        first = pt.clip(pt.ceil(as_float(lower)), 0, count).astype("int64")
-        last = pt.clip(pt.floor(as_float(upper)) + 1, 0, count).astype("int64")
-        row = pt.switch(_is_category(s, rows), s, 0).astype("int64")
-        mass = pt.constant(below)[row, pt.maximum(first, last)] - pt.constant(below)[row, first]
-        # One report is not the difference of two sums.
-        one = pt.constant(self.matrix)[row, pt.minimum(first, count - 1)]
-        mass = pt.switch(pt.eq(last, first + 1), one, mass)
-        return pt.switch(_is_category(s, rows), pt.log(mass), -np.inf)
-
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log mass of a report; see `Mechanism.logp`."""
-        z, s = as_float(value), as_float(statistic)
-        possible = _is_category(z, self.matrix.shape[1]) & _is_category(s, self.categories)
-        row, column = (pt.switch(possible, i, 0).astype("int64") for i in (s, z))
-        with np.errstate(divide="ignore"):
-            logs = pt.constant(np.log(self.matrix))
-        return pt.switch(possible, logs[row, column], -np.inf)
-
-    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Quantile function; see `Mechanism.icdf`."""
-        p, s = as_float(p), as_float(statistic)
-        below = self.logcdf(np.arange(self.matrix.shape[1] - 1.0), pt.shape_padright(s))
-        quantile = pt.sum(below < pt.shape_padright(just_met(p)), axis=-1).astype(p.dtype)
-        quantile = pt.switch(_is_category(s, self.categories), quantile, np.nan)
-        return nan_outside_unit(quantile, p)
-
-    def __repr__(self) -> str:
-        """Return the expression that builds it."""
-        return f"{_NAME}(matrix={np.array2string(self.matrix, separator=', ')})"
-
-
-def _is_category(code: TensorVariable, categories: int) -> TensorVariable:
-    return pt.eq(code, pt.floor(code)) & (code >= 0) & (code < categories)
+        return f"{NAME}(truth_probability={shown}, categories={self.categories})"
 
 
 def _log_truth(reports: RandomizedResponse) -> TensorVariable:
@@ -441,10 +331,10 @@ def _log_other(reports: RandomizedResponse) -> TensorVariable:
 
 def _as_categories(value: Any) -> int:
     """Convert the user's number of categories."""
-    categories = as_integer(value, mechanism=_NAME, name="categories")
+    categories = as_integer(value, mechanism=NAME, name="categories")
     if categories < 2:
         raise ValueError(
-            f"{_NAME}: categories must be >= 2, got {categories}. Write the number of values "
+            f"{NAME}: categories must be >= 2, got {categories}. Write the number of values "
             f"that a record can take."
         )
     return categories
@@ -456,151 +346,12 @@ def _as_probability(value: TensorLike) -> TensorVariable:
         value,
         lambda t: (t > 0) & (t < 1),
         "> 0 and < 1",
-        mechanism=_NAME,
+        mechanism=NAME,
         name="truth_probability",
         instead="Write the probability that a report is the truth, or "
         "RandomizedResponse.from_epsilon(epsilon, categories); a record that is always "
         "reported truthfully is data, and needs no mechanism.",
     )
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class RandomizedResponseCount(PostProcessed):
-    r"""Release the number of ones among randomised binary reports.
-
-    The statistic is the true number of ones :math:`c` among n records. Reported ones are kept ones
-    and replaced zeros, so that with t the probability of a truthful report
-
-    .. math::
-
-        Z = \mathrm{Binomial}(c, t) + \mathrm{Binomial}(n - c, 1 - t),
-
-    two independent draws. The mass is the convolution of the two.
-
-    ========  ==================================
-    Support   :math:`z \in \{0, \ldots, n\}`
-    Mean      :math:`t c + (1 - t)(n - c)`
-    Variance  :math:`n t (1 - t)`
-    ========  ==================================
-
-    Counting loses no more privacy than the reports themselves; ask ``mechanism.inner`` for it.
-
-    Parameters
-    ----------
-    inner : RandomizedResponse
-        How each record was reported; two categories.
-    population : tensor_like of int
-        Number of records n, public. It broadcasts against the statistic, one for each group.
-
-    Raises
-    ------
-    ValueError
-        A population that is no whole number >= 0.
-    TypeError
-        A population that depends on a random variable, or an `inner` of another kind.
-    NotImplementedError
-        More than two categories.
-
-    Notes
-    -----
-    A log mass costs a sum of about :math:`\sqrt{\min(c, n - c, z, n - z)}` terms, up to a constant,
-    and never more than that minimum; what is left out is bounded by 1e-17 of the sum. The
-    probability of an interval costs such a sum for about :math:`\sqrt{n}` values.
-
-    Examples
-    --------
-    >>> import pymc_dp as dp
-    >>> mechanism = dp.RandomizedResponse(0.75).counted(100)
-    >>> mechanism
-    RandomizedResponse(truth_probability=0.75, categories=2).counted(100.0)
-    >>> mechanism.logp(62, [60, 74]).eval().round(4)
-    array([-3.6871, -2.386 ])
-    """
-
-    inner: RandomizedResponse
-    population: TensorLike
-
-    parameter_names = ("population",)
-
-    def __post_init__(self) -> None:
-        """Validate the arguments and make the population a tensor."""
-        name = "RandomizedResponseCount"
-        if not isinstance(self.inner, RandomizedResponse):
-            raise TypeError(
-                f"{name}: the first argument must be a RandomizedResponse, got {self.inner!r}"
-            )
-        if self.inner.categories != 2:
-            raise NotImplementedError(
-                f"{name}: counts are released for 2 categories only, got "
-                f"{self.inner.categories}. Pass the reports themselves, record by record (their "
-                f"order does not matter): PrivateObservation(name, records, {self.inner!r}, "
-                f"observed=reports)."
-            )
-        self._keep(
-            "population",
-            checked_parameter,
-            good=lambda n: np.isfinite(n) & (n >= 0) & (n == np.floor(n)),
-            rule="a whole number >= 0",
-            instead="Write the number of records that reported.",
-        )
-
-    def wrong_parameter(self) -> str | None:
-        """See `Mechanism.wrong_parameter`."""
-        return not_whole("population", self.parameters[0], 0) or self.inner.wrong_parameter()
-
-    @property
-    def spacing(self) -> float:
-        """Distance between neighbouring counts."""
-        return 1.0
-
-    @property
-    def log_concave(self) -> bool:
-        r"""True for any t.
-
-        With P the generating function of the other reports, windowed for an interval, and A, B
-        those of a one and a zero, :math:`[PAB]_z^2 - [PA^2]_z [PB^2]_z` is the squared determinant
-        of A and B times :math:`p_{z-1}^2 - p_z p_{z-2} \ge 0`.
-        """
-        return True
-
-    def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
-        """Draw one reported count; see `Mechanism.noise_sample`."""
-        ones = as_float(statistic)
-        good = pt.eq(ones, pt.floor(ones)) & (ones >= 0) & (ones <= self.population)
-        message = "RandomizedResponseCount: the statistic must be a whole number in 0, ..., n"
-        ones = Assert(message)(ones, pt.all(good)).astype("int64")
-        zeros = pt.as_tensor_variable(self.population).astype("int64") - ones
-        log_odds = self.inner.log_ratio
-        rng, kept = pt.random.binomial(ones, pt.sigmoid(log_odds), rng=rng, return_next_rng=True)
-        rng, replaced = pt.random.binomial(
-            zeros, pt.sigmoid(-log_odds), rng=rng, return_next_rng=True
-        )
-        return rng, kept + replaced
-
-    def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Log mass of a reported count; see `Mechanism.logp`."""
-        return self.log_interval(value, value, statistic)
-
-    def log_interval(
-        self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
-    ) -> TensorVariable:
-        """Log probability of the counts in an interval; see `Mechanism.log_interval`."""
-        log_odds = self.inner.log_ratio
-        log_mass = CountInterval.apply(lower, upper, statistic, self.population, log_odds)
-        return self.inner._checked(log_mass)
-
-    def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
-        """Quantile function; see `Mechanism.icdf`."""
-        log_odds = self.inner.log_ratio
-        return self.inner._checked(CountQuantile.apply(p, statistic, self.population, log_odds))
-
-    def typical_statistic(self, value: TensorLike) -> TensorVariable:
-        """Return the nearest count; see `Mechanism.typical_statistic`."""
-        return pt.clip(pt.round(as_float(value)), 0.0, self.population)
-
-    def __repr__(self) -> str:
-        """Return the expression that builds it."""
-        return f"{self.inner!r}.counted({show(self.parameters[0])})"
 
 
 # --- Examples -----------------------------------------------------------------------------------

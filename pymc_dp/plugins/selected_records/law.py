@@ -2,8 +2,8 @@
 
 A Bernoulli or categorical record b beside a continuous x, as in ``(b * x).clip(0, c).sum()``, says
 which function of x is summed. Where this does not depend on x, the record may as well be a number:
-it follows a mixture of such numbers and the law of x. The same are k records of n, k being
-Binomial: each of the n is one of them, or adds nothing.
+it follows a mixture of such numbers and the law of x. So are k
+records of n, k being Binomial: each of the n is one of them, or adds nothing.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from pymc_dp.reading.record_lengths import written_length
 
 
 class Selected(NamedTuple):
-    """Records x, those beside that select `by` their value, and the shares of the values."""
+    """Records x, the records `by` whose values select a summand, and the shares of the values."""
 
     x: TensorVariable
     by: TensorVariable
     shares: TensorVariable
 
     def at(self, graph: TensorVariable, value: int, x: TensorVariable) -> TensorVariable:
-        """Return what is summed of records x where the others have a value."""
+        """Return the summand of records x where the selecting records have a value."""
         by = pt.constant(np.full(x.type.shape if None not in x.type.shape else 1, value))
-        given = {self.by: by.astype(self.by.dtype), self.x: x}
-        return simplified(clone_replace([graph], given, rebuild_strict=False))[0]
+        replacements = {self.by: by.astype(self.by.dtype), self.x: x}
+        return simplified(clone_replace([graph], replacements, rebuild_strict=False))[0]
 
     def mixed(self, graphs: list[TensorVariable]) -> tuple[TensorVariable, list[TensorVariable]]:
         """Return records of a mixture, and the graphs as functions of these."""
@@ -68,7 +68,7 @@ class Selected(NamedTuple):
         if not counts:
             raise Declined
         written = [[self.at(e, v, record) for e in summed] for v in counts]
-        if any(not equal_computations(written[0], own) for own in written[1:]):
+        if any(not equal_computations(written[0], functions) for functions in written[1:]):
             raise Declined(
                 f"several functions of {x.name!r} are summed, by the value of {by.name!r}: one "
                 f"function, and numbers where a record does not count, are supported, "
@@ -82,7 +82,7 @@ class Selected(NamedTuple):
                 continue
             ends = [[known_value(self.at(e, k, zeros)) for k in (v, counts[0])] for e in summed]
             same = all(a is not None and b is not None and np.array_equal(a, b) for a, b in ends)
-            # A number that is no atom of x, nor of what is written, stands for what is summed.
+            # A marker that occurs nowhere else stands for the summand of this value.
             number = 0.0 if same else -np.sqrt(2.0) - v
             laws.append(pm.DiracDelta.dist(number))
             if not same:
@@ -101,7 +101,7 @@ class Selected(NamedTuple):
 
 
 def _of_both(graphs, x: TensorVariable, by: TensorVariable) -> list[TensorVariable]:
-    """Return the smallest functions of single entries of two vectors in some graphs."""
+    """Return the smallest elementwise functions of both vectors in some graphs."""
 
     def by_entry(v) -> bool:
         if v in (x, by) or not (depends_on(v, x) or depends_on(v, by)):
@@ -129,28 +129,28 @@ def _unnamed(x: TensorVariable) -> TensorVariable:
 
 
 def _beside(group: Block, graphs) -> list[Selected]:
-    """Return the continuous records that finite ones beside select."""
-    found = []
+    """Return the continuous records of which finite records beside them select some."""
+    selected = []
     for by in group.records:
         if not isinstance(by.owner.op, ptr.BernoulliRV | ptr.CategoricalRV) or by.type.ndim != 1:
             continue
         [p] = by.owner.op.dist_params(by.owner)
         shares = p if by.owner.op.ndims_params[0] else pt.stack([1 - p, p], axis=-1)
-        found += [
+        selected += [
             Selected(x, by, shares)
             for x in group.records
             if x.dtype.startswith("float") and by not in parents(x) and _of_both(graphs, x, by)
         ]
-    return found
+    return selected
 
 
 def _among(group: Block, graphs) -> tuple[list[Selected], list[TensorVariable]]:
-    """Return records of which some are there, of known or unknown number, and graphs of them."""
+    """Return records of which a Binomial number is present, and the graphs as functions of all."""
     k = next((rv for rv in group.records if isinstance(rv.owner.op, ptr.BinomialRV)), None)
     if k is None or any(depends_on(graph, k) for graph in graphs):
         raise Declined
     n, p = k.owner.op.dist_params(k.owner)
-    found = []
+    selected = []
     for x in group.records:
         length = written_length(x)
         entry = None if length is None else entry_of(length)
@@ -159,9 +159,9 @@ def _among(group: Block, graphs) -> tuple[list[Selected], list[TensorVariable]]:
         share = pt.broadcast_to(p, lengths(k))[entry[1]]
         number = n if n.type.ndim == 0 else n[entry[1]]
         known = known_value(number)
-        of = number if known is None else pt.constant(int(known))
-        [all_x] = graph_replace([_unnamed(x)], {length: of.astype(length.dtype)}, strict=False)
-        by = pm.Bernoulli.dist(share, shape=(of,))
+        count = number if known is None else pt.constant(int(known))
+        [all_x] = graph_replace([_unnamed(x)], {length: count.astype(length.dtype)}, strict=False)
+        by = pm.Bernoulli.dist(share, shape=(count,))
         all_x.name, by.name = x.name, k.name
         totals = [
             v
@@ -171,8 +171,8 @@ def _among(group: Block, graphs) -> tuple[list[Selected], list[TensorVariable]]:
         of_all = graph_replace([v.owner.inputs[0] for v in totals], {x: all_x}, strict=False)
         new = {v: pt.switch(by, h, 0.0).sum() for v, h in zip(totals, of_all, strict=True)}
         graphs = graph_replace(graphs, new, strict=False)
-        found.append(Selected(all_x, by, pt.stack([1 - share, share])))
-    return found, graphs
+        selected.append(Selected(all_x, by, pt.stack([1 - share, share])))
+    return selected, graphs
 
 
 @LAWS.register(Phase.FALLBACK, Takes(single=False))
@@ -194,22 +194,22 @@ class SelectedRecords(SumLaw):
 
 
 def _of_mixtures(reading: Reading, group: Block) -> Change:
-    model, mine = reading.model, releases_of(reading.model, group.records)
-    graphs = [release_statistic(release) for release in mine]
-    if any(release.owner.op.bounds is not None for release in mine):
+    model, releases = reading.model, releases_of(reading.model, group.records)
+    graphs = [release_statistic(release) for release in releases]
+    if any(release.owner.op.bounds is not None for release in releases):
         raise Declined
-    found = _beside(group, graphs)
-    if not found:
-        found, graphs = _among(group, graphs)
+    selected = _beside(group, graphs)
+    if not selected:
+        selected, graphs = _among(group, graphs)
     records: dict[TensorVariable, TensorVariable] = {}
-    for own in found:
-        x, (y, graphs) = model[own.x.name], own.mixed(graphs)
+    for selection in selected:
+        x, (y, graphs) = model[selection.x.name], selection.mixed(graphs)
         check_transform(model, x)
         if x in records:
             raise Declined(f"several records say which of {x.name!r} count: one can", near=1)
         records[x] = y
-    gone = {*records, *(model[own.by.name] for own in found)}
-    for release, graph in zip(mine, graphs, strict=True):
+    gone = {*records, *(model[selection.by.name] for selection in selected)}
+    for release, graph in zip(releases, graphs, strict=True):
         for rv in gone:
             if depends_on(graph, rv):
                 raise Declined(
@@ -218,30 +218,30 @@ def _of_mixtures(reading: Reading, group: Block) -> Change:
                     f"say, or of x.clip(0, c) over a number of records that is not released",
                     near=1,
                 )
-    new = {r: release_rv(g, release_mechanism(r)) for r, g in zip(mine, graphs, strict=True)}
+    new = {r: release_rv(g, release_mechanism(r)) for r, g in zip(releases, graphs, strict=True)}
     inner = Reading(_with(model, records | new, gone), reading)
     [of_all] = (g for g in record_groups(inner) if not {*records.values()}.isdisjoint(g.records))
     with warnings.catch_warnings():  # the records have no transform, and need none
         warnings.simplefilter("ignore", MixtureTransformWarning)
         made = change(inner, of_all, "marginal")
-    old = {own: release for release, own in new.items()}
+    old = {rewritten: release for release, rewritten in new.items()}
     pairs = made.replaced.items()
     replaced = {old[r]: graph_replace([g], old, strict=False)[0] for r, g in pairs}
     return Change(replaced, trials=made.trials)
 
 
 def _with(model: pm.Model, new: dict[TensorVariable, TensorVariable], gone: set) -> pm.Model:
-    """Return a model with new variables in the place of others, to be read only."""
-    found = object.__new__(type(model))
-    found.__dict__.update(model.__dict__)
+    """Return a shallow copy of a model, for reading only, with some variables replaced."""
+    altered = object.__new__(type(model))
+    altered.__dict__.update(model.__dict__)
     for old, rv in new.items():
         rv.name = old.name
     for kind in ("free_RVs", "observed_RVs"):
-        own = [new.get(rv, rv) for rv in getattr(model, kind) if rv in new or rv not in gone]
-        setattr(found, kind, own)
+        rvs = [new.get(rv, rv) for rv in getattr(model, kind) if rv in new or rv not in gone]
+        setattr(altered, kind, rvs)
     values, transforms = model.rvs_to_values, model.rvs_to_transforms
-    found.rvs_to_values = values | {rv: values[old] for old, rv in new.items()}
-    found.rvs_to_transforms = transforms | dict.fromkeys(new.values())
-    found.rvs_to_initial_values = model.rvs_to_initial_values | dict.fromkeys(new.values())
-    found.named_vars = model.named_vars | {rv.name: rv for rv in new.values()}
-    return found
+    altered.rvs_to_values = values | {rv: values[old] for old, rv in new.items()}
+    altered.rvs_to_transforms = transforms | dict.fromkeys(new.values())
+    altered.rvs_to_initial_values = model.rvs_to_initial_values | dict.fromkeys(new.values())
+    altered.named_vars = model.named_vars | {rv.name: rv for rv in new.values()}
+    return altered

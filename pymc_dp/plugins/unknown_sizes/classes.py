@@ -16,7 +16,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.values import known_value
 from pymc_dp.plugins.inversion.summand import summand_of
-from pymc_dp.plugins.unknown_sizes.density import Entries
+from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram, number_of_values
 
 
@@ -28,7 +28,7 @@ class ClassReader:
         self.maps: list[TensorVariable] = []  # functions of a record that are summed
 
     def read(self, releases: dict) -> tuple[Histogram, dict[TensorVariable, Entries]]:
-        """Return the classes, and releases of `(shape, entries, sums)` in terms of their counts."""
+        """Return the classes, and the releases as functions of their counts."""
         affine = {
             release: (shape, [self._affine(entry, sums) for entry, sums in entries])
             for release, (shape, entries) in releases.items()
@@ -45,7 +45,7 @@ class ClassReader:
         _, first, classes = np.unique(every, axis=1, return_index=True, return_inverse=True)
         if len(first) < 2:
             raise Declined("it is no function of their number and of a sum over them")
-        found, used = {}, []
+        by_release, used = {}, []
         counts = pt.vector(dtype="int64", shape=(len(first),))
         for release, (shape, entries) in affine.items():
             slopes = np.array([row[first] for row in rows[release]]).reshape(-1, len(first))
@@ -63,21 +63,21 @@ class ClassReader:
             times = np.where(alone, 0.0, slopes[np.arange(place.size), place])
             graph = constants + of_number * self.numbers[0] + times * counts[place]
             group = np.zeros(place.size, dtype=int)
-            found[release] = Entries(shape, graph, self.numbers, counts, group, place, times)
+            by_release[release] = Entries(shape, graph, self.numbers, counts, group, place, times)
         if len(set(used)) > 1:
             raise Declined(
                 "the counts of classes are in several releases: write them as one release of a "
                 "list",
                 near=2,
             )
-        return Histogram(self.law, len(self.parameters), edges, np.ravel(classes)), found
+        return Histogram(self.law, len(self.parameters), edges, np.ravel(classes)), by_release
 
     def _affine(self, entry: TensorVariable, sums: list[TensorVariable]):
         """Return a constant, the coefficient of the number, and those of sums, by their place."""
         whole = all(s.dtype.startswith(("int", "uint")) for s in sums)
         totals = pt.vector(dtype="int64" if whole else "float64", shape=(len(sums),))
-        given = {s: totals[i].astype(s.dtype) for i, s in enumerate(sums)}
-        reduced = graph_replace([entry], given, strict=False)[0] if sums else entry
+        replacements = {s: totals[i].astype(s.dtype) for i, s in enumerate(sums)}
+        reduced = graph_replace([entry], replacements, strict=False)[0] if sums else entry
         if self.x in ancestors([reduced]):
             raise Declined("it is of more than their number and sums over them")
         terms = []
@@ -130,7 +130,7 @@ class ClassReader:
         return edges, values[:, 0]
 
     def _require_one_by_one(self, graph: TensorVariable) -> None:
-        """Decline what is no function of each record by itself: of the first ones, say."""
+        """Decline a graph that is no function of each record by itself: a sum over some, say."""
         of_records: set[Variable] = {self.x}
         for node in toposort([graph], blockers=[self.x]):
             if of_records.isdisjoint(node.inputs):
@@ -147,8 +147,8 @@ class ClassReader:
                 raise Declined(why, near=1)
             of_records.update(node.outputs)
 
-    def _at(self, graph: TensorVariable, given: dict, length: int) -> np.ndarray:
-        value = known_value(clone_replace(graph, given, rebuild_strict=False), fixed=True)
+    def _at(self, graph: TensorVariable, replacements: dict, length: int) -> np.ndarray:
+        value = known_value(clone_replace(graph, replacements, rebuild_strict=False), fixed=True)
         if value is None or value.shape not in ((length,), (1,), ()):
             raise Declined("it is no number of records in classes")
         return np.broadcast_to(value, (length,)).astype("float64")

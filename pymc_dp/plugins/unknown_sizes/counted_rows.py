@@ -37,14 +37,14 @@ from pymc_dp.reading.model import Reading, release_mechanism, release_statistic,
 from pymc_dp.reading.record_lengths import size_of
 from pymc_dp.reading.sums.polynomials import Polynomial
 
-_SOME = (50, 51, 60)  # rows, for the reading
-_NUMBER = (-1,)  # where a polynomial has a multiple of the number
-_MOST = 5_000  # numbers that are summed over
+_PROBED_ROWS = (50, 51, 60)  # numbers of rows at which a statistic is read
+_NUMBER = (-1,)  # the key of the number's coefficient in a polynomial
+_MAX_NUMBERS = 5_000  # numbers of rows that are summed over
 
 
 @dataclass(frozen=True)
 class OneOfSeveral(Integrated):
-    """A statistic for each of some numbers; parameters are log weights of these, and statistics."""
+    """A statistic for each of some numbers. Parameters: log weights of numbers, statistics."""
 
     names: tuple[str, ...]
     numbers: tuple[int, ...]
@@ -68,7 +68,7 @@ class OneOfSeveral(Integrated):
         """See `Integrated.recovered`."""
         mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
         each = self.each(value, mechanism, *parameters)
-        log = np.array([own for [own] in each_draw(posterior, [each])])
+        log = np.array([log_chances for [log_chances] in each_draw(posterior, [each])])
         drawn = np.argmax(log + rng.gumbel(size=log.shape), axis=1)
         return in_results(posterior, self.names[0], np.array(self.numbers)[drawn], whole=True)
 
@@ -76,7 +76,7 @@ class OneOfSeveral(Integrated):
 @LAWS.register(Phase.UNKNOWN_NUMBER, Takes((NormalRV,), number_known=False))
 @dataclass(frozen=True, eq=False)
 class CountedRows(SumLaw):
-    """Normal rows of one unknown number, which alone is summed over."""
+    """Normal rows of one unknown number: the density is summed over the number alone."""
 
     recovered_on = "statistics"
     reading: Reading
@@ -97,25 +97,25 @@ class CountedRows(SumLaw):
             place_of(number, rv)
             if number in nearest_rvs(rv.owner.op.dist_params(rv.owner)):
                 raise Declined
-        mine = releases_of(reading.model, group.records)
-        require_possible(mine)
-        links = read_links(Block(rvs, _SOME[0], ()))
+        releases = releases_of(reading.model, group.records)
+        require_possible(releases)
+        links = read_links(Block(rvs, _PROBED_ROWS[0], ()))
         entries: dict[TensorVariable, list[Polynomial]] = {}
-        for release in mine:
+        for release in releases:
             statistic = release_statistic(release)
             if is_itself(statistic, number):
                 entries[release] = []
                 continue
-            found = list[list[Polynomial]]()
+            readings = list[list[Polynomial]]()
             if number not in nearest_rvs([statistic]):
                 with (
                     about(f"rows of unknown number {number.name!r}")
                     if len(rvs) > 1
                     else nullcontext()
                 ):
-                    own = (read_release(release, columns_of(rvs), n) for n in _SOME)
-                    found = [r.linear() for r in own]
-            entries[release] = _entries(found)
+                    by_number = (read_release(release, columns_of(rvs), n) for n in _PROBED_ROWS)
+                    readings = [r.linear() for r in by_number]
+            entries[release] = _entries(readings)
             if not entries[release]:
                 raise Declined(
                     f"the release {release.name!r} of the rows {', '.join(rv.name for rv in rvs)}, "
@@ -123,15 +123,15 @@ class CountedRows(SumLaw):
                     f"are read, and the number itself in another release",
                     near=2 if len(rvs) > 1 else 0,
                 )
-        if any(r not in reading.model.observed_RVs for r in mine) or not any(entries.values()):
+        if any(r not in reading.model.observed_RVs for r in releases) or not any(entries.values()):
             raise Declined
         return cls(reading, number, rvs, links, entries)
 
     def describe(self, release):
         """See `SumLaw.describe`."""
-        what = "sums over" if self.entries[release] else "the number of"
-        of = ", ".join(rv.name for rv in self.rvs)
-        return f"{what} rows {of}, of unknown number {self.number.name}"
+        statistic = "sums over" if self.entries[release] else "the number of"
+        rows = ", ".join(rv.name for rv in self.rvs)
+        return f"{statistic} rows {rows}, of unknown number {self.number.name}"
 
     def integrated(self):
         """See `SumLaw.integrated`."""
@@ -145,11 +145,13 @@ class CountedRows(SumLaw):
         matrix = pt.matrix(dtype="int64")
         noise, start = pt.zeros_like(matrix, dtype="float64"), np.full(1, np.nan)
         values = self.reading.model.rvs_to_values
-        for release in (r for r, own in self.entries.items() if not own):
+        for release in (r for r, polynomials in self.entries.items() if not polynomials):
             noise += release_mechanism(release).logp(values[release], matrix)
             start = np.ravel(values[release].eval()).astype("float64")
         names = " and ".join(repr(rv.name) for rv in self.rvs)
-        windows = sizes_that_matter(self.number, names, matrix, noise, start, _MOST, linear=True)
+        windows = sizes_that_matter(
+            self.number, names, matrix, noise, start, _MAX_NUMBERS, linear=True
+        )
         sizes, width = windows.sizes.astype("int64"), len(self.rvs)
         if sizes.min() <= width:
             raise Declined(
@@ -170,7 +172,7 @@ class CountedRows(SumLaw):
         rows = Rows(self.rvs, middle, self.links, (), np.array(middle))
         mean, root = rows.law()
         sums, (e, _, log) = exact.sums(mean, root, latents), exact.split(latents)
-        # The density of sums and scatter for each number, in that of the middle.
+        # Density of sums and scatter for each number, relative to the number in the middle.
         moved = (middle - n) * pt.linalg.solve_triangular(root, mean, lower=True, b_ndim=1)
         distance = ((moved + np.sqrt(middle) * e) ** 2 / n - e**2).sum(axis=1)
         scatter = (np.log(exact.alpha) + log / np.sqrt(exact.alpha)).sum()
@@ -182,35 +184,38 @@ class CountedRows(SumLaw):
         moments = pt.concatenate([n, pt.zeros((sizes.size, width)) + first, pairs], axis=1)
         products = [(), _NUMBER, *column_products(width)]
         change = Change(added={f"{rows.name}_sums_standard": (latents, transform)})
-        *others, last = (release for release, own in self.entries.items() if own)
+        *earlier, last = (release for release, entries in self.entries.items() if entries)
         values = self.reading.model.rvs_to_values
-        found = {}
-        for release in (*others, last):
+        statistics = {}
+        for release in (*earlier, last):
             table = np.array([[p.get(m, 0.0) for m in products] for p in self.entries[release]])
-            own = table[:, 0] + moments @ table[:, 1:].T
-            found[release] = own.reshape((sizes.size, *lengths(release)))
+            statistic = table[:, 0] + moments @ table[:, 1:].T
+            statistics[release] = statistic.reshape((sizes.size, *lengths(release)))
         law = OneOfSeveral((str(self.number.name),), tuple(sizes.tolist()))
-        for release in others:
+        for release in earlier:
             mechanism = release_mechanism(release)
-            weights = law.each(values[release], mechanism, weights, found[release])
+            weights = law.each(values[release], mechanism, weights, statistics[release])
         change.dropped = {str(r.name) for r in self.entries if r is not last}
         mechanism = release_mechanism(last)
-        change.replaced[last] = integrated_release(law, mechanism, weights, found[last])
+        change.replaced[last] = integrated_release(law, mechanism, weights, statistics[last])
         return change
 
 
-def _entries(found: list[list[Polynomial]]) -> list[Polynomial]:
-    """Return entries that are linear in sums and the number, from readings at `_SOME`; or none."""
+def _entries(readings: list[list[Polynomial]]) -> list[Polynomial]:
+    """Return entries that are linear in sums and the number; none where a reading is not.
+
+    The readings are those at `_PROBED_ROWS` numbers of rows.
+    """
     entries = []
-    for at in zip(*found, strict=True):
+    for at in zip(*readings, strict=True):
         constants = [float(p.get((), 0.0)) for p in at]
         sums = [{m: c for m, c in p.items() if m} for p in at]
         slope = constants[1] - constants[0]
-        added = constants[0] - _SOME[0] * slope
+        added = constants[0] - _PROBED_ROWS[0] * slope
         if (
-            any(own != sums[0] for own in sums)
+            any(terms != sums[0] for terms in sums)
             or any(len(m) > 2 for m in sums[0])
-            or abs(added + _SOME[2] * slope - constants[2]) > 1e-9 * (1 + abs(constants[2]))
+            or abs(added + _PROBED_ROWS[2] * slope - constants[2]) > 1e-9 * (1 + abs(constants[2]))
         ):
             return []
         entries.append({(): added, _NUMBER: slope, **sums[0]})

@@ -27,177 +27,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from pymc.logprob.abstract import _logprob
-from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
-from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.values import noticed_function
 from pymc_dp.laws import draw_by_pair, find_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import Integrated, in_results
-from pymc_dp.laws.mean_variance import mean_variance
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.plugins.inversion.lattice import excess
-from pymc_dp.plugins.inversion.law import draw_sums, log_densities
-from pymc_dp.plugins.inversion.summand import Summand
+from pymc_dp.plugins.inversion.law import draw_sums
+from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
+from pymc_dp.plugins.unknown_sizes.sums import Records
 
-_FAR = 20.0  # in log density: of what may be left out
-
-
-@dataclass(frozen=True, eq=False)
-class Entries:
-    """The entries of a release, as a graph of the numbers of records and of sums over these.
-
-    Attributes
-    ----------
-    shape, graph : of the release, and its entries in a row.
-    numbers, sums : vectors that stand for them in the graph, which is linear in the sums.
-    group : which of the numbers an entry is of.
-    place : which of the sums is part of it; -1 where none is.
-    times : the coefficient of this; NaN where it depends on the number.
-    """
-
-    shape: tuple[int, ...]
-    graph: TensorVariable
-    numbers: TensorVariable
-    sums: TensorVariable
-    group: np.ndarray
-    place: np.ndarray
-    times: np.ndarray
-
-    @property
-    def summed(self) -> np.ndarray:
-        """Whether a sum is part of each entry."""
-        return self.place >= 0
-
-    def at(self, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return constants and slopes of the entries for some sizes of each group."""
-        numbers, sums = (pt.matrix(dtype=v.dtype) for v in (self.numbers, self.sums))
-        of_all = vectorize_graph(self.graph, {self.numbers: numbers, self.sums: sums})
-        at = noticed_function([numbers, sums], of_all)
-        shape = sizes.shape[1], self.sums.type.shape[0]
-        wide = self.group.size, sizes.shape[1]
-        with np.errstate(all="ignore"):
-            zero, one = (
-                np.broadcast_to(at(sizes.T, np.full(shape, k, sums.dtype)).T, wide) for k in (0, 1)
-            )
-            slopes = np.where(np.isnan(self.times[:, None]), one - zero, self.times[:, None])
-        return zero.astype("float64"), np.where(self.summed[:, None], slopes, 0.0)
-
-    def without_sums(self, sizes: TensorVariable) -> TensorVariable:
-        """Return the entries for some sizes of each group, where the sums are zero."""
-        zeros = pt.zeros((sizes.shape[1], self.sums.type.shape[0]), dtype=self.sums.dtype)
-        return vectorize_graph(self.graph, {self.numbers: sizes.T, self.sums: zeros}).T
-
-    def is_linear(self) -> bool:
-        """Whether entries that no sum is part of are linear in the number of records."""
-        alone = self.graph[np.flatnonzero(~self.summed)]
-        try:
-            return bool(np.isfinite(linear_map(alone, self.numbers).data).all())
-        except Declined:
-            return False
-
-    def of(self, n: TensorVariable, total: TensorVariable) -> TensorVariable:
-        """Write the release for numbers of records and their sums."""
-        given = {
-            own: pt.specify_shape(v.astype(own.dtype), own.type.shape)
-            for own, v in ((self.numbers, n), (self.sums, total))
-        }
-        return graph_replace([self.graph], given, strict=False)[0].reshape(self.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class Records:
-    """The law of a record, and the sum over records that is released.
-
-    Without a `summand` it is that of the records themselves, whose law is known.
-    """
-
-    law: RandomVariable
-    count: int  # of its parameters
-    summand: Summand | None
-
-    @cached_property
-    def multiple(self) -> tuple[float, float] | None:
-        """The a and b where a x + b is what is summed of each record x; None of other functions."""
-        return (1.0, 0.0) if self.summand is None else self.summand.multiple
-
-    def draw(self, rng, n, parameters):
-        """Draw the sum of n records of each group."""
-        if self.summand is None:
-            law, own = sum_of(self.law, pt.maximum(n, 1), *parameters)
-            rng, total = law(*own, rng=rng, return_next_rng=True)
-            return rng, pt.switch(n > 0, total, 0)
-        return self.summand.draw(rng, self.law, parameters, n)
-
-    def mean_variance(self, parameters):
-        """Return the mean and the variance of what is summed of a record; may be declined."""
-        if self.summand is None:
-            law, own = sum_of(self.law, 1, *parameters)
-            return mean_variance(law, *own)
-        return self.summand.mean_variance(self.law, parameters)
-
-    def log_sum(self, weights, sizes, z, mechanism, constant, slope, parameters):
-        """Log of weights times the density of a noisy sum, added up over the sizes of each group.
-
-        Numbers of a group, and for each size its weight, constant and slope, are rows.
-        """
-        usable = np.isfinite(slope) & (slope != 0) & (sizes > 0)
-        # Of no records, or not of their sum for this number of them: noise alone.
-        alone = np.isfinite(constant) & ((sizes == 0) | (slope == 0))
-        noise = mechanism.with_parameters(*(p[:, None] for p in mechanism.parameters))
-        z = z.astype("float64")[:, None]
-        alike = _generating(sizes, constant, slope) if (usable | (sizes == 0)).all() else None
-        if self.summand is not None and alike is not None:
-            return self._inverted(weights, sizes, z, noise, *alike, parameters)
-        times, offset = np.where(usable, slope, 1.0), np.where(usable, constant, 0.0)
-        none = noise.logp(z, pt.constant(np.where(alone, constant, 0.0)))
-        none = weights + pt.switch(alone, none, -np.inf)
-        if self.summand is not None:
-            among = pt.switch(usable, weights - np.log(abs(times)), -np.inf)
-            added = np.zeros(len(sizes))
-            found = self._inverted(among, sizes, z, noise, offset, added, times, parameters)
-            return pt.logaddexp(found, pt.logsumexp(none, axis=-1)) if alone.any() else found
-        scaled = noise.with_parameters(*(p / abs(times) for p in noise.parameters))
-        each = [p[:, None] for p in parameters]
-        law, own = sum_of(self.law, pt.constant(np.maximum(sizes, 1)), *each)
-        found = find_pair(law, scaled).log_marginal(scaled, (z - offset) / times, *own)
-        found = weights + found - np.log(abs(times))
-        return pt.logsumexp(pt.switch(usable, found, none), axis=-1)
-
-    def _inverted(self, weights, sizes, z, noise, offset, added, times, parameters):
-        """`log_sum` of ``offset + times * sum`` with a number `added` to each summand."""
-        summand = self.summand
-        assert summand is not None
-        parts = (part / abs(times) for part in summand.noise_parts(noise))
-        doubles = [p.astype("float64") for p in parameters]
-        found = log_densities(
-            self.law, doubles, sizes[:, 0], summand, (z - offset) / times, *parts,
-            log_number=weights, added=added,
-        )  # fmt: skip
-        found = found + pt.broadcast_to(excess(noise, z), z.shape)[:, 0]
-        return found - np.log(abs(times[:, 0])) if times.shape[1] == 1 else found
-
-
-def _generating(sizes, constant, slope):
-    """Return what is added, once and for each record, and the factor, where these are the same.
-
-    None where they depend on the number of records otherwise.
-    """
-    factor = slope[:, -1:]
-    first, last = constant[:, :1], constant[:, -1:]
-    each = (last - first) / max(sizes.shape[1] - 1, 1)
-    straight = first + each * np.arange(sizes.shape[1])
-    near = 1e-12 * (1.0 + abs(constant))
-    varies = (slope != factor) & (sizes > 0)
-    if varies.any() or not (abs(constant - straight) <= near).all():
-        return None
-    return first - each * sizes[:, :1], (each / factor)[:, 0], factor
+_LOG_NEGLIGIBLE = 20.0  # in log density: numbers this far below the likeliest may be left out
 
 
 class Windows(NamedTuple):
@@ -213,7 +59,7 @@ class Windows(NamedTuple):
 
     @property
     def within(self) -> np.ndarray:
-        """Which of `sizes` are meant."""
+        """Which of `sizes` are in the window."""
         return self.sizes <= self.last[:, None]
 
     @property
@@ -223,7 +69,7 @@ class Windows(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What stands in results of some sums: without a factor, and what is added for each record."""
+    """How some sums are shown in results: ``(sum - number * added) / factor``."""
 
     place: np.ndarray
     factor: float = 1.0
@@ -241,7 +87,8 @@ class OfUnknownSize(Integrated):
     Attributes
     ----------
     prior : the law of the numbers; None where they are known.
-    shown : by name what stands in results: of sums, or the place of a release.
+    shown : by its name in results, some of the sums, or the index of a release whose statistic is
+        shown.
     """
 
     prior: RandomVariable | None
@@ -280,16 +127,16 @@ class OfUnknownSize(Integrated):
         """Return the parameters of the number and of a record, and the earlier releases."""
         widths = [self.count, self.records.count * self.is_summed]
         widths += [1 + len(m.parameters) for m in self.earlier]
-        number, record, *given = split_by(widths, parameters)
+        number, record, *releases = split_by(widths, parameters)
         earlier = [
-            (value, mechanism.with_parameters(*own))
-            for mechanism, (value, *own) in zip(self.earlier, given, strict=True)
+            (value, mechanism.with_parameters(*noise))
+            for mechanism, (value, *noise) in zip(self.earlier, releases, strict=True)
         ]
         return number, record, earlier
 
     @property
     def is_summed(self) -> bool:
-        """Whether a sum is part of this release or an earlier one: others do not depend on it."""
+        """Whether a sum is part of this release or of an earlier one."""
         return any(entries.summed.any() for entries in self.entries)
 
     @property
@@ -309,56 +156,60 @@ class OfUnknownSize(Integrated):
     def log_weights(self, rows: np.ndarray, number, releases):
         """Log of the prior times the densities of released numbers, for some groups.
 
-        For each number of records; and with it, the entries that sums are part of.
+        It has a column for each number of records. The entries that sums are part of are returned
+        beside it.
         """
         sizes, within = self.windows.sizes[rows], self.windows.within[rows]
         total = pt.constant(np.zeros(sizes.shape))
         if self.prior is not None:
-            own = [p[rows][:, None] for p in number]
+            parameters = [p[rows][:, None] for p in number]
             last = np.minimum(sizes, self.windows.last[rows][:, None])
-            total = pt.switch(within, log_prior(self.prior, own, pt.constant(last)), -np.inf)
+            total = pt.switch(within, log_prior(self.prior, parameters, pt.constant(last)), -np.inf)
         summed = []
         for k, (value, mechanism) in enumerate(releases):
             entries, (constants, slopes) = self.entries[k], self.numbers[k]
             noise = [pt.broadcast_to(p, value.shape).ravel() for p in mechanism.parameters]
             for sums in (False, True):
-                mine = np.flatnonzero(np.isin(entries.group, rows) & (entries.summed == sums))
-                if not mine.size:
+                chosen = np.flatnonzero(np.isin(entries.group, rows) & (entries.summed == sums))
+                if not chosen.size:
                     continue
-                at, z = np.searchsorted(rows, entries.group[mine]), value.ravel()[mine]
-                own = mechanism.with_parameters(*(p[mine] for p in noise))
+                at, z = np.searchsorted(rows, entries.group[chosen]), value.ravel()[chosen]
+                entry_noise = mechanism.with_parameters(*(p[chosen] for p in noise))
                 if sums:
-                    summed.append((at, z, own, constants[mine], slopes[mine], entries.place[mine]))
+                    maps = constants[chosen], slopes[chosen], entries.place[chosen]
+                    summed.append((at, z, entry_noise, *maps))
                     continue
-                finite = np.isfinite(constants[mine])
-                own = own.with_parameters(*(p[:, None] for p in own.parameters))
-                term = own.logp(z[:, None], pt.constant(np.where(finite, constants[mine], 0.0)))
+                finite = np.isfinite(constants[chosen])
+                columns = (p[:, None] for p in entry_noise.parameters)
+                term = entry_noise.with_parameters(*columns).logp(
+                    z[:, None], pt.constant(np.where(finite, constants[chosen], 0.0))
+                )
                 term = pt.switch(finite, term, -np.inf)
                 each = np.array_equal(at, np.arange(rows.size))
                 total = total + term if each else pt.inc_subtensor(total[at], term)
         return total, summed
 
     def log_total(self, rows: np.ndarray, weights, summed, record) -> TensorVariable:
-        """Log of what the weights add up to with the density of the sums, for some groups."""
+        """Log of the sum over numbers of weight times density of the sums, for some groups."""
         sizes, records = self.windows.sizes[rows], self.records
         if isinstance(records, Histogram):
             released = [
-                (z[i], own.with_parameters(*(p[i] for p in own.parameters)), *numbers)
-                for _, z, own, *of_all in summed
+                (z[i], noise.with_parameters(*(p[i] for p in noise.parameters)), *numbers)
+                for _, z, noise, *of_all in summed
                 for i, numbers in enumerate(zip(*of_all, strict=True))
             ]
             terms = records.terms(sizes[0], released, record) if released else 0.0
             return pt.logsumexp(weights + terms, axis=-1)
         total = None
-        for at, z, own, constant, slope, _ in summed:
+        for at, z, noise, constant, slope, _ in summed:
             parameters = [p[rows[at]] for p in record]
-            found = records.log_sum(
-                weights[at], sizes[at], z, own, constant, slope, parameters
+            log_density = records.log_sum(
+                weights[at], sizes[at], z, noise, constant, slope, parameters
             )  # fmt: skip
             if np.array_equal(at, np.arange(rows.size)):
-                return found
+                return log_density
             total = pt.logsumexp(weights, axis=-1) if total is None else total
-            total = pt.set_subtensor(total[at], found)
+            total = pt.set_subtensor(total[at], log_density)
         return pt.logsumexp(weights, axis=-1) if total is None else total
 
     def _rows(self, k: int) -> np.ndarray:
@@ -369,10 +220,12 @@ class OfUnknownSize(Integrated):
         number, record, earlier = self.split(parameters)
         rows = self._rows(len(earlier))
         after = self.log_weights(rows, number, [*earlier, (value, mechanism)])
-        found = self.log_total(rows, *after, record)
+        density = self.log_total(rows, *after, record)
         if any(np.isin(entries.group, rows).any() for entries in self.entries[:-1]):
-            found = found - self.log_total(rows, *self.log_weights(rows, number, earlier), record)
-        return found if self.elementwise else found.sum()
+            density = density - self.log_total(
+                rows, *self.log_weights(rows, number, earlier), record
+            )
+        return density if self.elementwise else density.sum()
 
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`: of sums, given the releases of their numbers."""
@@ -385,16 +238,16 @@ class OfUnknownSize(Integrated):
         mean, variance = (m[:, None] for m in self.records.mean_variance(record))
         constants, slopes = (np.nan_to_num(x, posinf=0, neginf=0) for x in self.numbers[-1])
         chance, n = pt.special.softmax(weights, axis=-1), self.windows.sizes
-        given = constants + slopes * n * mean
-        total = (chance * given).sum(axis=-1)
-        spread = slopes**2 * n * variance + (given - total[:, None]) ** 2
+        means = constants + slopes * n * mean
+        total = (chance * means).sum(axis=-1)
+        spread = slopes**2 * n * variance + (means - total[:, None]) ** 2
         return total, (chance * spread).sum(axis=-1)
 
     def chances(self, value, mechanism, *parameters) -> tuple[Any, TensorVariable]:
         """Return the probability of each number of records given all releases as published.
 
-        By the derivative of the density by its weight; and what is released of sums, as in
-        `log_weights`.
+        It is the derivative of the log density by the log weight. The entries with sums are
+        returned beside it, as by `log_weights`.
         """
         number, record, earlier = self.split(parameters)
         if any(v is None for v in self.published):
@@ -411,7 +264,7 @@ class OfUnknownSize(Integrated):
 
     def left_out(self, value, mechanism, *parameters):
         """See `Integrated.left_out`: the next numbers are not far below the likeliest."""
-        if not self.names or self.prior is None:  # the last of the releases tells of all
+        if not self.names or self.prior is None:  # the last of the releases checks for all
             return None
         number, record, earlier = self.split(parameters)
         wider = replace(self, windows=self.windows.wider)
@@ -419,14 +272,14 @@ class OfUnknownSize(Integrated):
         windows, every = wider.windows, np.arange(len(self.windows.first))
         beyond = chance[every, windows.last - windows.first]
         before = pt.switch(self.windows.first > 0, chance[:, 0], 0.0)
-        out = pt.maximum(beyond, before) > np.exp(-_FAR) * pt.max(chance, axis=-1)
+        out = pt.maximum(beyond, before) > np.exp(-_LOG_NEGLIGIBLE) * pt.max(chance, axis=-1)
         first, last = self.windows.first.min(), self.windows.last.max()
-        what = (
+        message = (
             f"the density sums over {first} to {last} records, {self.names[0]!r}: what was "
             f"released of them is very far from what their prior, or the noise of their number, "
             f"allows"
         )
-        return pt.any(out), what
+        return pt.any(out), message
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
@@ -443,12 +296,12 @@ class OfUnknownSize(Integrated):
         total = pt.zeros(self.entries[-1].sums.type.shape)
         if self.is_summed:
             rng, total = self.records.draw(rng, n, record)
-        return rng, self.entries[-1].of(n, total)
+        return rng, self.entries[-1].release(n, total)
 
     def recovered(self, rv, value, posterior, rng):
         """See `Integrated.recovered`."""
         if not self.names:
-            return {}  # it comes with the last of the releases
+            return {}  # the last of the releases recovers for all
         mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
         summed, chance = self.chances(value, mechanism, *parameters)
         with np.errstate(divide="ignore"):
@@ -456,31 +309,31 @@ class OfUnknownSize(Integrated):
         # By Gumbel noise the largest is a draw.
         k = np.argmax(weights + rng.gumbel(size=weights.shape), axis=-1)
         n = self.windows.first + k
-        found: dict = {}
+        results: dict = {}
         if self.number is not None:
-            found |= in_results(posterior, self.number, n.reshape(-1, *self.shape))
+            results |= in_results(posterior, self.number, n.reshape(-1, *self.shape))
         if not self.shown:
-            return found
+            return results
         _, record, _ = self.split(parameters)
         sums = np.zeros((len(n), self.entries[0].sums.type.shape[0]))
-        for at, z, own, constant, slope, place in summed:
+        for at, z, noise, constant, slope, place in summed:
             numbers = constant[np.arange(at.size), k[:, at]], slope[np.arange(at.size), k[:, at]]
             sums[:, place] = self._totals(
-                posterior, rng, n[:, at], *numbers, z, own, [p[at] for p in record]
+                posterior, rng, n[:, at], *numbers, z, noise, [p[at] for p in record]
             )  # fmt: skip
-        for name, what in self.shown.items():
-            if isinstance(what, Part):
-                drawn = (sums[:, what.place] - n[:, what.place] * what.added) / what.factor
+        for name, shown in self.shown.items():
+            if isinstance(shown, Part):
+                drawn = (sums[:, shown.place] - n[:, shown.place] * shown.added) / shown.factor
             else:
-                entries = self.entries[what]
+                entries = self.entries[shown]
                 constant, slope = (
                     numbers[np.arange(entries.group.size), k[:, entries.group]]
-                    for numbers in self.numbers[what]
+                    for numbers in self.numbers[shown]
                 )
                 drawn = (constant + slope * sums[:, entries.place]).reshape(-1, *entries.shape)
             whole = self.records.summand is None and not self.records.law.dtype.startswith("float")
-            found |= in_results(posterior, name, drawn, whole=whole)
-        return found
+            results |= in_results(posterior, name, drawn, whole=whole)
+        return results
 
     def _totals(self, posterior, rng, n, constant, slope, z, mechanism, record):
         """Draw the sums over records whose numbers were drawn, given their release.
@@ -491,28 +344,28 @@ class OfUnknownSize(Integrated):
         alone = (n == 0) | (slope == 0) | ~np.isfinite(slope)
         slope, constant = np.where(alone, 1.0, slope), np.where(alone, 0.0, constant)
         times = [pt.vector(dtype="float64", shape=n.shape[1:]) for _ in range(2)]
-        given = {times[0]: constant, times[1]: slope}
+        fixed = {times[0]: constant, times[1]: slope}
         if records.summand is None:
             numbers = pt.vector(dtype="int64", shape=n.shape[1:])
             noise = mechanism.with_parameters(*(p / pt.abs(times[1]) for p in mechanism.parameters))
-            sums, own = sum_of(records.law, numbers, *record)
+            sums, law_parameters = sum_of(records.law, numbers, *record)
             pair = find_pair(sums, noise)
             row = (
                 (z - times[0]) / times[1],
                 *noise.parameters,
                 -np.inf,
                 np.inf,
-                *pair.parameters(*own),
+                *pair.parameters(*law_parameters),
             )
-            given = {numbers: np.maximum(n, 1), **given}
-            drawn = draw_by_pair(pair, row, n.shape[1:], posterior, rng, given)
+            fixed = {numbers: np.maximum(n, 1), **fixed}
+            drawn = draw_by_pair(pair, row, n.shape[1:], posterior, rng, fixed)
             return np.where(alone, 0.0, drawn)
         noise = records.summand.noise_parts(mechanism)
         noisy = [(z - times[0]) / times[1], *(part / abs(times[1]) for part in noise)]
         doubles = [p.astype("float64") for p in record]
         return draw_sums(
             self.names[-1], rng, posterior, records.law, doubles, records.summand,
-            np.where(alone, 0, n), noisy, given,
+            np.where(alone, 0, n), noisy, fixed,
         )  # fmt: skip
 
 

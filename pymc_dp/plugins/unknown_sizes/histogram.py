@@ -25,7 +25,7 @@ from pymc_dp.laws.counts.marginal import log_sum
 from pymc_dp.laws.tails import log_between
 
 _NEVER = np.float64(-1e300)  # log of what is impossible, kept out of NaN
-_LEAST = np.log(1e-290)  # of a chance
+_LEAST = np.log(1e-290)  # log of the smallest probability of a class
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +37,8 @@ class Histogram:
     law, count : of the records, and how many parameters it has.
     edges : between the values of continuous records; None of records with values 0, 1, ...
     classes : the class of each value, or of each interval between edges.
-    windows : the counts of each class that what is published of it leaves possible, a first and a
-        last one; None where nothing is published of it.
+    windows : the first and the last count of each class that its release leaves possible; None
+        without a release.
     """
 
     law: RandomVariable
@@ -93,27 +93,29 @@ class Histogram:
         begin, total = 0, pt.zeros(1)
         for k, (first, last) in enumerate(self.spans(most)):
             counts = np.arange(first, last + 1)
-            own = counts * log_p[k] - pt.gammaln(counts + 1.0)
+            terms = counts * log_p[k] - pt.gammaln(counts + 1.0)
             for value, mechanism, constant, slope, of_class in released:
                 if of_class == k:
-                    own = own + mechanism.logp(value, pt.constant(constant[0] + slope[0] * counts))
-            # Entry n of a convolution adds up entries n - c of what there is and c of the class.
+                    terms = terms + mechanism.logp(
+                        value, pt.constant(constant[0] + slope[0] * counts)
+                    )
+            # Entry n of a convolution adds up entry n - c of earlier classes and c of this class.
             length = total.type.shape[0]
             ends = np.arange(min(length + last - first, most + 1 - begin - first))
             place = ends[:, None] - np.arange(counts.size)
             place = np.where((place >= 0) & (place < length), place, length)
             padded = pt.concatenate([total, np.array([_NEVER])])
-            total = log_sum(padded[place] + pt.maximum(own, _NEVER))
+            total = log_sum(padded[place] + pt.maximum(terms, _NEVER))
             total = pt.specify_shape(pt.maximum(total, _NEVER), (ends.size,))
             begin += first
         place = sizes - begin
         inside = (place >= 0) & (place < total.type.shape[0])
-        found = total[np.where(inside, place, 0)] + pt.gammaln(sizes + 1.0)
-        return pt.switch(inside & pt.gt(found, 0.5 * _NEVER), found, -np.inf)
+        log_density = total[np.where(inside, place, 0)] + pt.gammaln(sizes + 1.0)
+        return pt.switch(inside & pt.gt(log_density, 0.5 * _NEVER), log_density, -np.inf)
 
 
 def number_of_values(law: RandomVariable, parameters: Sequence[TensorVariable]) -> int | None:
-    """Return how many values records have; None of others."""
+    """Return how many values records have; None if not finitely many codes."""
     if isinstance(law, BernoulliRV):
         return 2
     return parameters[0].type.shape[-1] if isinstance(law, CategoricalRV) else None

@@ -1,4 +1,4 @@
-"""Reading what was released of groups of records whose numbers are variables."""
+"""Reading releases of groups of records whose numbers are variables."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from pymc_dp.plugins.inversion.quadrature import starts_at_zero
 from pymc_dp.plugins.inversion.readable import readable_law
 from pymc_dp.plugins.inversion.summand import summand_of
 from pymc_dp.plugins.unknown_sizes.classes import ClassReader
-from pymc_dp.plugins.unknown_sizes.density import Entries, Records
+from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
+from pymc_dp.plugins.unknown_sizes.sums import Records
 from pymc_dp.reading.model import release_statistic
 from pymc_dp.reading.record_lengths import written_length
 
-_SOME = 1000  # records that stand for any number of them
+_STAND_IN_RECORDS = 1000  # records that stand for any number of them
 
 
 _SEVERAL = (
@@ -47,20 +48,20 @@ _SEVERAL = (
 def vectors_of(
     number: TensorVariable, records: Sequence[TensorVariable]
 ) -> dict[int, TensorVariable]:
-    """Return the vectors of records by which of the numbers is theirs."""
-    found: dict[int, TensorVariable] = {}
+    """Return the vectors of records by the index of their number."""
+    vectors: dict[int, TensorVariable] = {}
     for rv in records:
         _check_records(number, rv)
         place = place_of(number, rv)
-        if place in found:
-            names = f"{found[place].name!r} and {rv.name!r}"
+        if place in vectors:
+            names = f"{vectors[place].name!r} and {rv.name!r}"
             raise Declined(f"{names} have the same unknown number: only one vector can have it")
-        found[place] = rv
-    return found
+        vectors[place] = rv
+    return vectors
 
 
 def place_of(number: TensorVariable, rv: TensorVariable) -> int:
-    """Return which entry of a number the length of some records is."""
+    """Return the index of the number that is the length of some records."""
     size = written_length(rv)
     assert size is not None
     while size.owner is not None and keeps_values(size.owner.op, size.owner.inputs[0]):
@@ -76,7 +77,7 @@ def place_of(number: TensorVariable, rv: TensorVariable) -> int:
 
 
 def _check_records(number: TensorVariable, rv: TensorVariable) -> None:
-    """Decline records that differ by their number, or from each other."""
+    """Decline records whose law depends on their number, or differs between them."""
     law, parameters = law_of_record(rv)
     cores = getattr(law, "ndims_params", [0] * len(parameters))
     if any(
@@ -90,7 +91,7 @@ def _check_records(number: TensorVariable, rv: TensorVariable) -> None:
 
 
 def of_a_record(rv: TensorVariable) -> Iterator[TensorVariable]:
-    """Return the parameters that all records share, of small types too as double precision."""
+    """Yield the parameters that all records share, in double precision."""
     for p, core in zip(rv.owner.op.dist_params(rv.owner), rv.owner.op.ndims_params, strict=True):
         yield p.astype("float64").squeeze(axis=tuple(range(p.type.ndim - core)))
 
@@ -102,9 +103,9 @@ class Reader:
     ----------
     number : the numbers; None where they are known.
     numbers, sums : vectors that stand for them, and for the sums over the records of each.
-    vectors : records by which of the numbers is theirs.
-    record, summed : what stands for records, and what is summed of these.
-    used : of which numbers a sum is released.
+    vectors : the records by the index of their number.
+    record, summed : a stand-in for records, and the summand as a function of it.
+    used : the indices of numbers with a released sum over their records.
     """
 
     number: TensorVariable | None
@@ -132,7 +133,7 @@ class Reader:
         return " and ".join(shown if len(shown) < 4 else [shown[0], f"{len(shown) - 1} others"])
 
     def read(self, release: TensorVariable) -> Entries:
-        """Read a release; refuse by name what is something else."""
+        """Read a release; a refusal names it."""
         shape, graph = self._graph(release)
         try:
             return self._entries(shape, self._with_sums(graph))
@@ -140,11 +141,11 @@ class Reader:
             raise self._refused(release, error) from None
 
     def stand_ins(self) -> dict[Any, Any]:
-        """Return what stands for the variables."""
-        found: dict[Any, Any] = dict(self.x)
+        """Return the stand-ins for the variables of the model."""
+        replacements: dict[Any, Any] = dict(self.x)
         if (number := self.number) is not None:
-            found[number] = self.numbers.reshape(lengths(number)).astype(number.dtype)
-        return found
+            replacements[number] = self.numbers.reshape(lengths(number)).astype(number.dtype)
+        return replacements
 
     def _refused(self, release, error: Declined) -> Declined:
         rvs = [rv for rv in self.x if depends_on(release_statistic(release), rv)]
@@ -153,18 +154,18 @@ class Reader:
         return Declined(why, near=error.near)
 
     def _graph(self, release: TensorVariable) -> tuple[tuple[int, ...], TensorVariable]:
-        """Return the shape of a release, and its statistic of what stands for the variables."""
+        """Return the shape of a release, and its statistic as a function of stand-ins."""
         statistic, name = release_statistic(release), release.name
-        mine = self.stand_ins()
-        others = [v for v in nearest_rvs([statistic]) if v not in mine]
-        if others or public_data([statistic]):
-            what = [*others, *public_data([statistic])][0].name
+        stand_ins = self.stand_ins()
+        foreign = [v for v in nearest_rvs([statistic]) if v not in stand_ins]
+        if foreign or public_data([statistic]):
+            name_of_other = [*foreign, *public_data([statistic])][0].name
             raise Declined(
-                f"the release {name!r} mixes the records {self.names} with {what!r}: of records of "
-                f"unknown number, their number and a sum can be released"
+                f"the release {name!r} mixes the records {self.names} with {name_of_other!r}: of "
+                f"records of unknown number, their number and a sum can be released"
             )
-        graph = clone_replace(statistic, mine, rebuild_strict=False)
-        # A list of one is simplified to something else than a list.
+        graph = clone_replace(statistic, stand_ins, rebuild_strict=False)
+        # Simplification would not keep a list of one entry a list.
         shape = lengths(statistic)
         [graph] = simplified([graph[0] if shape == (1,) else graph])
         places = {self.x[rv]: place for place, rv in self.vectors.items()}
@@ -184,35 +185,35 @@ class Reader:
         return [v for v in ancestors([graph]) if _is_sum(v, self.x.values())]
 
     def _with_sums(self, graph: TensorVariable) -> TensorVariable:
-        """Return a graph of the numbers and of what stands for the sums."""
-        given = {}
+        """Return a graph with stand-ins in the place of sums over records."""
+        replacements = {}
         for total in self.sums_in(graph):
             above = {*ancestors([total])}
-            place, rv = next(own for own in self.vectors.items() if self.x[own[1]] in above)
+            place, rv = next(pair for pair in self.vectors.items() if self.x[pair[1]] in above)
             summed, times, added = self._multiple(total.owner.inputs[0], rv)
             [summed] = clone_replace([summed], {self.x[rv]: self.record}, rebuild_strict=False)
             if self.summed is None:
                 self.summed = summed
             elif not equal_computations([summed], [self.summed]):
                 raise Declined(_SEVERAL, near=1)
-            own = self.sums[place]
+            stand_in = self.sums[place]
             if (times, added) != (1.0, 0.0):
-                own = times * own + added * self.numbers[place]
-            given[total] = own.astype(total.dtype)
-        [graph] = graph_replace([graph], given, strict=False) if given else [graph]
+                stand_in = times * stand_in + added * self.numbers[place]
+            replacements[total] = stand_in.astype(total.dtype)
+        [graph] = graph_replace([graph], replacements, strict=False) if replacements else [graph]
         if not {*self.x.values()}.isdisjoint(ancestors([graph])):
-            if given:
+            if replacements:
                 raise Declined("it is of several sums over them, or of more than a sum")
             raise Declined("it is no function of their number and of a sum over them")
         return graph
 
     def _multiple(self, summed, rv: TensorVariable) -> tuple[TensorVariable, float, float]:
-        """Return what is summed as a multiple of another, and a number: of records with a law."""
+        """Return summand, factor and constant; the record for summand if its sums have a law."""
         x = self.x[rv]
-        with suppress(Declined, TypeError):  # where it needs whole numbers, to pick by them say
-            found = summand_of(summed, x, _SOME, positive=False).multiple
-            if found and is_registered(sum_of, rv.owner.op):
-                return x, *found
+        with suppress(Declined, TypeError):  # where it needs whole numbers, as indices say
+            multiple = summand_of(summed, x, _STAND_IN_RECORDS, positive=False).multiple
+            if multiple and is_registered(sum_of, rv.owner.op):
+                return x, *multiple
         return summed, 1.0, 0.0
 
     def _entries(self, shape: tuple[int, ...], graph: TensorVariable) -> Entries:
@@ -224,65 +225,65 @@ class Reader:
         for e in range(count):
             sums = of_sums[[e]]
             used = sums.indices[sums.data != 0]
-            mine = {*of_numbers[[e]].indices.tolist(), *used.tolist()}
-            if not mine:
+            groups = {*of_numbers[[e]].indices.tolist(), *used.tolist()}
+            if not groups:
                 raise Declined("an entry is no function of a number of records or a sum over them")
-            if len(mine) > 1:
+            if len(groups) > 1:
                 raise Declined(
                     "an entry is of several groups of records, whose numbers are independent: "
                     "release what is of each",
                     near=1,
                 )
-            [group[e]] = mine
+            [group[e]] = groups
             if used.size:
-                if not self.used.isdisjoint(mine):
+                if not self.used.isdisjoint(groups):
                     raise Declined(_SEVERAL, near=1)
-                self.used |= mine
+                self.used |= groups
                 summed[e], times[e] = True, sums.data[sums.data != 0][0]
         place = np.where(summed, group, -1)
         return Entries(shape, graph, self.numbers, self.sums, group, place, times)
 
     def classes(
-        self, mine: Sequence[TensorVariable]
+        self, releases: Sequence[TensorVariable]
     ) -> tuple[Histogram, dict[TensorVariable, Entries]]:
         """Read releases as the counts of classes."""
         [(rv, x)] = self.x.items()
         reader = ClassReader(rv.owner.op, list(of_a_record(rv)), x, self.numbers)
         try:
             parts = {}
-            for release in mine:
+            for release in releases:
                 shape, graph = self._graph(release)
                 entries = _split(graph)
                 parts[release] = shape, [(e, self.sums_in(e)) for e in entries]
             return reader.read(parts)
         except Declined as error:
-            raise self._refused(mine[-1], error) from None
+            raise self._refused(releases[-1], error) from None
 
     def records(self) -> tuple[Records, list[TensorVariable]]:
         """Return the law of a record and the sum that is released, and parameters by group."""
-        [first, *others] = self.x
+        [first, *more_vectors] = self.x
         law, _ = law_of_record(first)
-        for rv in others:
+        for rv in more_vectors:
             if law_of_record(rv)[0] != law:
                 raise Declined(
                     f"the records {first.name!r} and {rv.name!r} follow several laws: give each "
                     f"law a number of its own"
                 )
-        # Of numbers of which no records are released, any parameters do.
+        # The parameters of a number without records do not matter.
         each = (self.vectors.get(j, first) for j in range(self.numbers.type.shape[0]))
-        own = [[p.squeeze() for p in map(pt.as_tensor, law_of_record(rv)[1])] for rv in each]
-        parameters = [pt.stack(p) for p in zip(*own, strict=True)]
+        by_number = [[p.squeeze() for p in map(pt.as_tensor, law_of_record(rv)[1])] for rv in each]
+        parameters = [pt.stack(p) for p in zip(*by_number, strict=True)]
         if self.summed is None or (self.summed is self.record and is_registered(sum_of, law)):
             return Records(law, len(parameters), None), parameters
         return self.inverted(first, str(first.name), parameters)
 
     def inverted(self, rv, name: str, parameters) -> tuple[Records, list[TensorVariable]]:
-        """Return records of this name as those of which the sum of a function is inverted."""
+        """Return the law of records, whose sums are inverted, and their parameters."""
         law, _ = readable_law(rv, name)
         parameters = [p.astype("float64") for p in parameters]
         positive = starts_at_zero(law, [p[0] for p in parameters], name)
         assert self.summed is not None
-        summand = summand_of(self.summed, self.record, _SOME, positive)
+        summand = summand_of(self.summed, self.record, _STAND_IN_RECORDS, positive)
         summand = on_lattice(summand, law, parameters, name)
         if {self.numbers, *self.x.values()} & {*ancestors([summand.h])}:
             assert self.number is not None
@@ -316,14 +317,14 @@ class SumsReader(Reader):
 
     def records(self):
         """See `Reader.records`."""
-        shape, (law, given) = lengths(self.rv), law_of_record(self.law)
-        own = (  # without the axis of records
-            p.squeeze(axis=0) if p.type.ndim > len(shape) else p for p in map(pt.as_tensor, given)
+        shape, (law, inputs) = lengths(self.rv), law_of_record(self.law)
+        squeezed = (  # without the axis of records
+            p.squeeze(axis=0) if p.type.ndim > len(shape) else p for p in map(pt.as_tensor, inputs)
         )
-        parameters = [pt.broadcast_to(p, shape).ravel() for p in own]
+        parameters = [pt.broadcast_to(p, shape).ravel() for p in squeezed]
         if is_registered(sum_of, law):
-            found = summand_of(self.summed, self.record, _SOME, positive=False).multiple
-            if found == (1.0, 0.0):
+            summand = summand_of(self.summed, self.record, _STAND_IN_RECORDS, positive=False)
+            if summand.multiple == (1.0, 0.0):
                 return Records(law, len(parameters), None), parameters
         return self.inverted(self.law, str(self.rv.name), parameters)
 

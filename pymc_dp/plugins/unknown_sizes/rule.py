@@ -1,4 +1,4 @@
-"""Reading releases of records of unknown number: of it, and of one sum or of counts of classes."""
+"""The rule of records of unknown number: their number is released, and a sum or class counts."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.plugins.inversion.parts import parts_of
 from pymc_dp.plugins.inversion.trial import require_found, trial_of
-from pymc_dp.plugins.unknown_sizes.density import Entries, OfUnknownSize, Part, Records, Windows
+from pymc_dp.plugins.unknown_sizes.density import OfUnknownSize, Part, Windows
+from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
 from pymc_dp.plugins.unknown_sizes.reader import Reader, SumsReader, of_a_record, vectors_of
-from pymc_dp.plugins.unknown_sizes.sizes import MOST, around, by_group, sizes_that_matter
+from pymc_dp.plugins.unknown_sizes.sizes import MAX_NUMBERS, around, by_group, sizes_that_matter
+from pymc_dp.plugins.unknown_sizes.sums import Records
 from pymc_dp.reading.bounds import at_start, starting_values
 from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.model import Reading, release_mechanism, releases_of
 from pymc_dp.reading.record_lengths import size_of
 from pymc_dp.reading.record_sums import RecordSumsRV
 
-_MOST_INVERTED = 20_000  # numbers of records
-_MOST_TERMS = 20_000_000  # of the convolutions of counts of classes
+_MAX_INVERTED_NUMBERS = 20_000  # numbers of records whose sums are inverted
+_MAX_TERMS = 20_000_000  # that the convolutions of class counts add up
 
 
 @LAWS.register(Phase.UNKNOWN_NUMBER, Takes(number_known=False))
@@ -64,34 +66,34 @@ class UnknownSizes(SumLaw):
         """See `SumLaw.read`."""
         sums = [rv for rv in group.records if isinstance(rv.owner.op, RecordSumsRV)]
         number: TensorVariable | None = size_of((sums or group.records[1:] or group.records)[0])
-        others = [rv for rv in group.records if rv is not number]
-        for rv in others:
+        vectors = [rv for rv in group.records if rv is not number]
+        for rv in vectors:
             check_transform(reading.model, rv)
         if number is not None:
-            _check_number(number, others[0])
-        mine = releases_of(reading.model, group.records)
-        require_possible(mine)
+            _check_number(number, vectors[0])
+        releases = releases_of(reading.model, group.records)
+        require_possible(releases)
         reader: Reader
         records: Records | Histogram
         if sums:
-            if len(others) > 1:
-                names = " and ".join(repr(rv.name) for rv in others)
+            if len(vectors) > 1:
+                names = " and ".join(repr(rv.name) for rv in vectors)
                 raise Declined(f"{names} have the same unknown number: only one vector can have it")
             reader = _reader_of_sums(number, sums[0])
         else:
-            reader = Reader(number, vectors_of(number, others))
+            reader = Reader(number, vectors_of(number, vectors))
         try:
-            found = {release: reader.read(release) for release in mine}
+            entries = {release: reader.read(release) for release in releases}
             records, parameters = reader.records()
         except Declined as reason:
-            if len(others) > 1 or sums:
+            if len(vectors) > 1 or sums:
                 raise
             try:
-                records, found = reader.classes(mine)
-                parameters = list(of_a_record(others[0]))
+                records, entries = reader.classes(releases)
+                parameters = list(of_a_record(vectors[0]))
             except Declined as why:
                 raise (why if why.near else reason) from None  # what was read as classes
-        return cls(reading, number, tuple(others), reader, records, parameters, found)
+        return cls(reading, number, tuple(vectors), reader, records, parameters, entries)
 
     @property
     def names(self) -> str:
@@ -106,13 +108,13 @@ class UnknownSizes(SumLaw):
     def describe(self, release):
         """See `SumLaw.describe`."""
         entries = self.releases[release]
-        of = f"{self.rvs[0].name}" + ", ..." * (len(self.rvs) > 1)
-        what = [f"the number of {of}"] * bool((~entries.summed).any())
+        records = f"{self.rvs[0].name}" + ", ..." * (len(self.rvs) > 1)
+        parts = [f"the number of {records}"] * bool((~entries.summed).any())
         counts = isinstance(self.records, Histogram)
-        of_records = f"counts of classes of {of}" if counts else f"a sum of {of}"
-        what += [of_records] * bool(entries.summed.any())
+        of_records = f"counts of classes of {records}" if counts else f"a sum of {records}"
+        parts += [of_records] * bool(entries.summed.any())
         number = "" if self.number is None else f", of unknown number {self.number.name}"
-        return f"{' and '.join(what)}{number}"
+        return f"{' and '.join(parts)}{number}"
 
     def latents(self):
         """See `SumLaw.latents`."""
@@ -129,16 +131,16 @@ class UnknownSizes(SumLaw):
             # Small types of numbers would give the densities few digits.
             number = by_group(self.number)
         records, model = self._within(self.records), self.reading.model
-        # What numbers alone are published of comes first: it tells most of them.
+        # Releases of numbers alone come first: they tell most about the numbers.
         order = sorted(self.releases, key=lambda release: self.releases[release].summed.any())
         windows = self._windows(records)
-        if isinstance(records, Histogram) and records.work(windows.sizes[0]) > _MOST_TERMS:
+        if isinstance(records, Histogram) and records.work(windows.sizes[0]) > _MAX_TERMS:
             raise Declined(
                 f"the counts of classes of {self.names} that are possible are too many to add up: "
                 f"release fewer, or with a Poisson prior of {self.name} write independent Poisson "
                 f"cells, pm.Poisson('cells', rate * p)"
             )
-        change, given = Change(), list[TensorVariable]()
+        change, earlier_inputs = Change(), list[TensorVariable]()
         earlier, published = list[Mechanism](), list[TensorVariable | None]()
         for k, release in enumerate(order):
             mechanism = release_mechanism(release)
@@ -151,18 +153,18 @@ class UnknownSizes(SumLaw):
                 str(self.number.name) if last and self.number is not None else None,
                 self._shown(order) if last else {},
             )  # fmt: skip
-            own = self.parameters if of_release.is_summed else []
+            record_parameters = self.parameters if of_release.is_summed else []
             change.replaced[release] = integrated_release(
-                of_release, mechanism, *number, *own, *given
+                of_release, mechanism, *number, *record_parameters, *earlier_inputs
             )
-            given += [release, *mechanism.parameters]
+            earlier_inputs += [release, *mechanism.parameters]
             earlier.append(mechanism)
             observed = release in model.observed_RVs
             published.append(model.rvs_to_values[release] if observed else None)
         return change
 
     def _shown(self, order) -> dict[str, Part | int]:
-        """Return what stands in results, by name; see `OfUnknownSize`."""
+        """Return what is shown in results, by name; see `OfUnknownSize.shown`."""
         if isinstance(self.records, Histogram):
             return {}
         if isinstance(self.reader, SumsReader):
@@ -181,31 +183,33 @@ class UnknownSizes(SumLaw):
     def _require(
         self, release: TensorVariable, mechanism: Mechanism, windows: Windows
     ) -> list[Callable[[], None]]:
-        """Decline noise under which a sum has no density here; return what tries the density."""
+        """Decline noise under which a sum has no density; return trials of the density."""
         entries = self.releases[release]
         if not entries.summed.any() or isinstance(self.records, Histogram):
             return []
-        # What depends on the number is neither 0 nor 1 for all.
+        # A slope or constant that depends on the number is NaN.
         zero, one = entries.at(np.arange(2) + np.zeros_like(windows.first)[:, None])
         fixed = [np.where((v == v[:, :1]).all(axis=1), v[:, 0], np.nan) for v in (one, zero)]
         for slope, constant in zip(*(v[entries.summed] for v in fixed), strict=True):
             require_multiples(release, mechanism, slope, constant)
-        of = f"the release {release.name!r}"
-        with about(of):
+        place = f"the release {release.name!r}"
+        with about(place):
             if (summand := self.records.summand) is not None:
                 summand.noise_parts(mechanism)
                 summand.require(self.rvs[0], mechanism, 1.0, 0.0)
                 if summand.inverted:
-                    return [about(of)(trial) for trial in self._trials(release, mechanism, windows)]
+                    return [
+                        about(place)(trial) for trial in self._trials(release, mechanism, windows)
+                    ]
             else:
-                law, own = sum_of(self.records.law, 10, *self.parameters)
-                require_pair(law, mechanism, own)
+                law, law_parameters = sum_of(self.records.law, 10, *self.parameters)
+                require_pair(law, mechanism, law_parameters)
         return []
 
     def _trials(
         self, release: TensorVariable, mechanism: Mechanism, windows: Windows
     ) -> list[Callable[[], None]]:
-        """Return what tries the density of a sum over a likely number of records."""
+        """Return trials of the density of a sum over a likely number of records."""
         entries, records = self.releases[release], self.records
         summand = records.summand
         assert isinstance(records, Records) and summand is not None  # noqa: PT018
@@ -222,69 +226,71 @@ class UnknownSizes(SumLaw):
         ]
 
         def found_at(times, **how):
-            own = at_start([p[entries.group[j]] for p in self.parameters], times)
+            record_parameters = at_start([p[entries.group[j]] for p in self.parameters], times)
             at = summand.rewritten(lambda graphs: at_start(graphs, times))
-            parts = parts_of(records.law, own)
+            parts = parts_of(records.law, record_parameters)
             laplace, gaussian = at_start(noise)
             require_found(str(self.rvs[0].name), parts, n, at, laplace, gaussian, 0, **how)
 
         return [trial_of(found_at)]
 
     def _within(self, records: Records | Histogram) -> Records | Histogram:
-        """Return counts of classes with what is published of each."""
+        """Return a histogram with the window of counts that releases leave to each class."""
         if not isinstance(records, Histogram):
             return records
         windows: list[tuple[int, int] | None] = [None] * records.size
         for k, (matrix, noise, start) in self._of_classes().items():
-            found = around(noticed_function([matrix], noise), np.array([start]), MOST)
-            if found is None:
-                raise Declined(f"more than {MOST:,} counts of a class of {self.names} matter")
-            windows[k] = int(found.first[0]), int(found.last[0])
+            window = around(noticed_function([matrix], noise), np.array([start]), MAX_NUMBERS)
+            if window is None:
+                raise Declined(
+                    f"more than {MAX_NUMBERS:,} counts of a class of {self.names} matter"
+                )
+            windows[k] = int(window.first[0]), int(window.last[0])
         return replace(records, windows=tuple(windows))
 
     def _published(self):
-        """Yield what is observed of each release: its entries, values and noise by entry."""
+        """Yield entries, values and noise of each observed release."""
         model = self.reading.model
         for release, entries in self.releases.items():
             if release not in model.observed_RVs:
                 continue
             [value] = starting_values([model.rvs_to_values[release].ravel()])
             mechanism = release_mechanism(release)
-            own = (pt.broadcast_to(p, entries.shape).ravel() for p in mechanism.parameters)
-            yield entries, value, mechanism.with_parameters(*own)
+            noise = (pt.broadcast_to(p, entries.shape).ravel() for p in mechanism.parameters)
+            yield entries, value, mechanism.with_parameters(*noise)
 
     def _of_classes(self) -> dict[int, Any]:
-        """Return the log density of what was published of each class, and where it is largest."""
-        found = dict[int, Any]()
+        """Return the log density of the releases of each class, and where it is largest."""
+        densities = dict[int, Any]()
         for entries, value, noise in self._published():
             constants, slopes = entries.at(np.zeros((1, 1), dtype=int))
             for j in np.flatnonzero(entries.summed):
                 k, (a, b) = int(entries.place[j]), (float(constants[j, 0]), float(slopes[j, 0]))
-                matrix, total, start = found.get(k, (pt.matrix(dtype="int64"), 0.0, 0.0))
-                own = noise.with_parameters(*(p[j] for p in noise.parameters))
-                total += own.logp(pt.constant(value[j]), a + b * matrix)
-                found[k] = matrix, total, max(start, float((value[j] - a) / b))
-        return found
+                matrix, total, start = densities.get(k, (pt.matrix(dtype="int64"), 0.0, 0.0))
+                entry_noise = noise.with_parameters(*(p[j] for p in noise.parameters))
+                total += entry_noise.logp(pt.constant(value[j]), a + b * matrix)
+                densities[k] = matrix, total, max(start, float((value[j] - a) / b))
+        return densities
 
     def _largest(self, records: Records | Histogram) -> tuple[np.ndarray, int] | None:
-        """Return how likely what is published is at most for each number, and the first of these.
+        """Return the largest log density of the class counts for each number, and the first number.
 
-        None where nothing is published of a class, or of a sum.
+        None without classes, or where nothing is published of a class.
         """
         if not isinstance(records, Histogram) or None in records.windows:
             return None
         best, begin = np.zeros(1), 0
         for k, (matrix, noise, _) in self._of_classes().items():
             first, last = records.windows[k] or (0, 0)
-            [own] = noticed_function([matrix], noise)(np.arange(first, last + 1)[None])
+            [log_noise] = noticed_function([matrix], noise)(np.arange(first, last + 1)[None])
             begin += first
-            place = np.arange(best.size + own.size - 1)[:, None] - np.arange(own.size)
+            place = np.arange(best.size + log_noise.size - 1)[:, None] - np.arange(log_noise.size)
             inside = (place >= 0) & (place < best.size)
-            best = np.max(np.where(inside, best[place * inside], -np.inf) + own, axis=1)
+            best = np.max(np.where(inside, best[place * inside], -np.inf) + log_noise, axis=1)
         return best, begin
 
     def _windows(self, records: Records | Histogram) -> Windows:
-        """Return the numbers of records that matter, given what is published of them."""
+        """Return the numbers of records that matter, given the releases."""
         if self.number is None:
             [rv] = self.rvs
             known = known_value(*simplified([rv.owner.inputs[1]]))
@@ -300,16 +306,18 @@ class UnknownSizes(SumLaw):
             if not alone.size:
                 continue
             group = entries.group[alone]
-            own = mechanism.with_parameters(*(p[alone][:, None] for p in mechanism.parameters))
+            entry_noise = mechanism.with_parameters(
+                *(p[alone][:, None] for p in mechanism.parameters)
+            )
             of_all = entries.without_sums(matrix)[alone]
             noise = pt.inc_subtensor(
-                noise[group], own.logp(pt.constant(value[alone][:, None]), of_all)
+                noise[group], entry_noise.logp(pt.constant(value[alone][:, None]), of_all)
             )
             numbers, _ = entries.at(np.arange(2) + np.zeros((start.size, 1), dtype=int))
             zero, one = numbers[alone].T
-            given = np.flatnonzero((one != zero) & np.isnan(start[group]))
-            at = (value[alone] - zero)[given] / (one - zero)[given]
-            start[group[given][::-1]] = at[::-1]
+            informative = np.flatnonzero((one != zero) & np.isnan(start[group]))
+            at = (value[alone] - zero)[informative] / (one - zero)[informative]
+            start[group[informative][::-1]] = at[::-1]
             linear = linear and entries.is_linear()
         if (largest := self._largest(records)) is not None:
             table, first = largest
@@ -318,7 +326,7 @@ class UnknownSizes(SumLaw):
             of_all = pt.constant(table)[pt.switch(inside, place, 0)]
             noise = noise + pt.switch(inside, of_all, -np.inf)
             start = np.where(np.isnan(start), first + np.argmax(table), start)
-        most = MOST if records.summand is None else _MOST_INVERTED
+        most = MAX_NUMBERS if records.summand is None else _MAX_INVERTED_NUMBERS
         return sizes_that_matter(self.number, self.names, matrix, noise, start, most, linear=linear)
 
 
@@ -328,7 +336,7 @@ def _reader_of_sums(number: TensorVariable | None, rv: TensorVariable) -> SumsRe
     if isinstance(size.owner and size.owner.op, Alloc) and lengths(size) == lengths(
         size.owner.inputs[0]
     ):
-        size = size.owner.inputs[0]  # as many as there are by dims
+        size = size.owner.inputs[0]  # one number, broadcast to the shape of the sums
     if number is not None and not is_itself(size, number):
         raise Declined(
             f"the numbers of records of {rv.name!r} are computed from {number.name!r}: write "
@@ -338,7 +346,7 @@ def _reader_of_sums(number: TensorVariable | None, rv: TensorVariable) -> SumsRe
 
 
 def _check_number(number: TensorVariable, rv: TensorVariable) -> None:
-    """Decline a number that is no count of one law."""
+    """Decline a number that has no prior on counts."""
     op = number.owner.op
     if not isinstance(op, RandomVariable) or number.dtype.startswith("float") or op.ndim_supp:
         raise Declined(

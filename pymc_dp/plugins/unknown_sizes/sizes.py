@@ -16,10 +16,10 @@ from pymc_dp.graphs.values import known_value, noticed_function
 from pymc_dp.plugins.unknown_sizes.density import Windows, log_prior
 from pymc_dp.reading.bounds import starting_values
 
-_FALL = 45.0  # of the log of what is left out
-MOST = 100_000  # numbers that are looked at
+_FALL = 45.0  # in log density: numbers farther below the largest are left out
+MAX_NUMBERS = 100_000  # numbers that are looked at
 
-# Laws of counts whose mass falls on both sides of what is likely, or hardly rises again.
+# Laws of counts with one mode, beyond which the mass falls or hardly rises again.
 _ONE_MODE = (
     ptr.PoissonRV, ptr.NegBinomialRV, ptr.GeometricRV, ptr.BinomialRV, ptr.BetaBinomialRV,
     ptr.HyperGeometricRV, DiscreteUniformRV,
@@ -32,12 +32,12 @@ def by_group(number: TensorVariable) -> list[TensorVariable]:
     Small types would give the densities few digits.
     """
     op, shape = number.owner.op, lengths(number)
-    found = []
+    parameters = []
     for p, core in zip(op.dist_params(number.owner), op.ndims_params, strict=True):
         p = p.astype("float64" if p.dtype.startswith("float") else "int64")
-        own = [p.shape[k] for k in range(p.type.ndim - core, p.type.ndim)]
-        found.append(pt.broadcast_to(p, (*shape, *own)).reshape((-1, *own)))
-    return found
+        core_shape = [p.shape[k] for k in range(p.type.ndim - core, p.type.ndim)]
+        parameters.append(pt.broadcast_to(p, (*shape, *core_shape)).reshape((-1, *core_shape)))
+    return parameters
 
 
 def sizes_that_matter(
@@ -50,23 +50,23 @@ def sizes_that_matter(
     *,
     linear: bool,
 ) -> Windows:
-    """Return the numbers of records that matter, given what is published of them.
+    """Return the numbers of records that matter, given the releases.
 
-    Beyond, prior and noise are far below their largest product. A prior whose parameters are random
-    moves: with it, it is what the noise leaves, and what lies between this and the prior as it
-    starts, unless that is more than `most`.
+    For all other numbers, prior times noise is far below its maximum. A prior with random
+    parameters moves: then the window is that of the noise alone, extended to the window of the
+    prior at the starting values unless it becomes longer than `most`.
 
     Parameters
     ----------
     number, records : the numbers, and the names of the records.
-    matrix, noise : a row of numbers for each, and the log density of what is published of them.
-    start : for each a number that what is published suggests; NaN where nothing is.
-    linear : whether all that is published is linear in the number, so that `noise` has one mode.
+    matrix, noise : a row of numbers for each group, and the log density of the releases there.
+    start : for each group a number that the releases suggest; NaN without a release.
+    linear : whether all releases are linear in the number, so that `noise` has one mode.
     """
     op, parameters = number.owner.op, by_group(number)
     fixed = all(known_value(p) is not None for p in parameters)
     ends = _ends(number)
-    few = ends is not None and np.max(ends.last - ends.first) < MOST
+    few = ends is not None and np.max(ends.last - ends.first) < MAX_NUMBERS
     if np.isnan(start).any() and not (fixed or few):
         raise Declined(
             f"the number {number.name!r} of the records {records} is not released, and its prior "
@@ -89,36 +89,36 @@ def sizes_that_matter(
             return _spanned(ends.first, high)
         return around(function, begin, most)
 
-    found = matter(noise + prior)
+    windows = matter(noise + prior)
     if not fixed:
-        alone, near = matter(noise), found
-        found = alone
+        alone, near = matter(noise), windows
+        windows = alone
         if alone is not None and near is not None:
             both = Windows(np.minimum(alone.first, near.first), np.maximum(alone.last, near.last))
-            found = both if np.max(both.last - both.first) < most else alone
-    if found is None or np.max(found.last - found.first) >= most:
+            windows = both if np.max(both.last - both.first) < most else alone
+    if windows is None or np.max(windows.last - windows.first) >= most:
         raise Declined(
             f"more than {most:,} numbers {number.name!r} of the records {records} are possible, "
             f"which are too many to sum over"
         )
-    return found
+    return windows
 
 
 def around(function: Callable, start: np.ndarray, most: int) -> Windows | None:
-    """Return whole numbers outside of which log densities of one mode are far below their largest.
+    """Return windows outside of which log densities of one mode are far below their largest.
 
-    The function takes a row of numbers for each, and so gives their densities.
+    The function takes a row of numbers for each group, and returns their log densities.
     """
     low = np.maximum(0, np.floor(start).astype(int) - 8)
     high = np.maximum(0, np.ceil(start).astype(int)) + 8
     while np.max(high - low) <= most:
         looked_at = Windows(low, high)
         matter = _high(np.where(looked_at.within, function(looked_at.sizes), -np.inf))
-        found, some = _spanned(low, matter), matter.any(axis=1)
-        left, right = some & (found.first > low), some & (found.last < high)
+        window, some = _spanned(low, matter), matter.any(axis=1)
+        left, right = some & (window.first > low), some & (window.last < high)
         done = right & (left | (low == 0))
         if done.all():
-            return found
+            return window
         width = high - low
         low = np.where(done | left, low, np.maximum(0, low - width))
         high = np.where(done | right, high, high + width)

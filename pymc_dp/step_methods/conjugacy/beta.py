@@ -62,7 +62,7 @@ def _child(rv, child, value, number, counts):
     return Contribution(*counts(value, *numbers))
 
 
-# What is a number in the law besides the probability, and the successes and failures in a value.
+# Of each law: the parameter besides the probability, and the successes and failures in a value.
 for _op, _number, _counts in (
     (BernoulliRV, "", lambda y: (y.sum(), y.size - y.sum())),
     (BinomialRV, "number of trials", lambda y, n: (y.sum(), total(n, y) - y.sum())),

@@ -1,4 +1,4 @@
-r"""Rates, precisions, variances, scales and standard deviations: three families that are one.
+r"""Rates, precisions, variances, scales and standard deviations: three families of one form.
 
 A child's likelihood is a gamma density of :math:`t = x^{-k}`, where x is the parameter,
 
@@ -135,17 +135,17 @@ def _uniform_prior(rv, k):
 # --- Children -------------------------------------------------------------------------------------
 
 
-def _child(rv, child, value, k, other, what, sign, terms):
-    *others, scale = parameters(child)
-    for parameter in others:
+def _child(rv, child, value, k, other, role, sign, terms):
+    *free, scale = parameters(child)
+    for parameter in free:
         require_free(parameter, rv, child, other)
-    scale = scale**2 if what == "variance" else scale
-    factor = power_factor(scale, rv, sign * k, child, what)
-    return Contribution(*terms(value, factor, *others))
+    scale = scale**2 if role == "variance" else scale
+    factor = power_factor(scale, rv, sign * k, child, role)
+    return Contribution(*terms(value, factor, *free))
 
 
-# The parameter that is free of x, the last one, the sign of its power of x, and both terms of a
-# value, given the factor of that power.
+# Of each law: the parameter that is free of x, the last parameter, the sign of its power of x, and
+# the two natural parameters that a value adds, given the factor of that power.
 _SCALED = {
     NormalRV: (
         "location", "variance", 1, lambda y, f, mu: (0.5 * y.size, 0.5 * ((y - mu) ** 2 / f).sum()),
@@ -176,6 +176,6 @@ for _family, _k in _POWERS.items():
     CHILDREN.add(partial(_feasible_variance, k=_k), (_family, PrivateReleaseRV))
     for _op, (_other, _what, _sign, _terms) in _SCALED.items():
         CHILDREN.add(
-            partial(_child, k=_k, other=_other, what=_what, sign=_sign, terms=_terms),
+            partial(_child, k=_k, other=_other, role=_what, sign=_sign, terms=_terms),
             (_family, _op),
         )

@@ -1,4 +1,4 @@
-"""Which priors and children are conjugate, and what the families need to say so."""
+"""Which priors and children are conjugate, and the helpers with which families say so."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pymc_dp.mechanisms.release import FeasibleMoments
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a prior or child adds to the conditional of a parameter: to its natural parameters.
+    """What a prior or child adds to the natural parameters of a parameter's conditional.
 
     Attributes
     ----------
@@ -66,18 +66,18 @@ def parameters(rv: TensorVariable) -> list[TensorVariable]:
     return [as_float(p) for p in rv.owner.op.dist_params(rv.owner)]
 
 
-def require_free(expression: TensorVariable, rv, child, what: str) -> None:
-    """Refuse a child one of whose other parameters depends on the parameter, too."""
+def require_free(expression: TensorVariable, rv, child, role: str) -> None:
+    """Refuse a child if another parameter of its law depends on the variable, too."""
     if depends_on(expression, rv):
-        raise Declined(f"the {what} of {child.name!r} depends on it")
+        raise Declined(f"the {role} of {child.name!r} depends on it")
 
 
-def require_itself(expression: TensorVariable, rv, child, what: str) -> None:
+def require_itself(expression: TensorVariable, rv, child, role: str) -> None:
     """Refuse a child whose parameter is not the variable itself, repeated perhaps."""
     while expression is not rv and isinstance(getattr(expression.owner, "op", None), DimShuffle):
         expression = expression.owner.inputs[0]
     if expression is not rv:
-        raise Declined(f"the {what} of {child.name!r} is not it, but a function of it")
+        raise Declined(f"the {role} of {child.name!r} is not it, but a function of it")
 
 
 def proportional_to(k: int) -> str:
@@ -85,10 +85,10 @@ def proportional_to(k: int) -> str:
     return "it" if k == 1 else f"it**{k}"
 
 
-def power_factor(expression: TensorVariable, rv, k: int, child, what: str) -> TensorVariable:
+def power_factor(expression: TensorVariable, rv, k: int, child, role: str) -> TensorVariable:
     """Return c where ``expression == c * rv**k``, c free of the positive parameter rv."""
     if power(expression, rv, positive=True) != k:
-        raise Declined(f"the {what} of {child.name!r} is not proportional to {proportional_to(k)}")
+        raise Declined(f"the {role} of {child.name!r} is not proportional to {proportional_to(k)}")
     return at_value(expression, rv, 1.0)
 
 

@@ -4,49 +4,33 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
-from pymc.distributions.distribution import DiracDeltaRV
-from pymc.distributions.mixture import MixtureRV
-from pymc.logprob.basic import logp
 from pymc.step_methods.compound import Competence
 from pymc.step_methods.state import dataclass_state
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
-from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined, notice
-from pymc_dp.graphs.values import depends_on, nearest_rvs, plain_function, public_data
-from pymc_dp.laws.sum_law import change, run_trials
+from pymc_dp.graphs.declined import notice
+from pymc_dp.graphs.values import nearest_rvs, public_data
 from pymc_dp.reading.bounds import feasible_point
-from pymc_dp.reading.checks import leaves_gaps
-from pymc_dp.reading.columns import read_rows
-from pymc_dp.reading.groups import Block, blocks, record_groups
-from pymc_dp.reading.model import Reading, release_statistic, releases
-from pymc_dp.reading.normal_column import read_normal_column
+from pymc_dp.reading.model import release_statistic, releases
 from pymc_dp.reading.privacy import Loss, stated_loss
-from pymc_dp.reading.propriety import check_proper, check_proper_rows
-from pymc_dp.reading.record_lengths import record_length, size_of
-from pymc_dp.reading.record_sums import RecordSumsRV
-from pymc_dp.reading.records import check_axes, has_record_axis
-from pymc_dp.reading.sums import is_rowwise
 from pymc_dp.reading.tags import is_tagged
 from pymc_dp.step_methods.base import unusable
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation, WalkingState, WalkingStep
+from pymc_dp.step_methods.records.checks import checked_blocks
 from pymc_dp.step_methods.records.engine import Engine
 from pymc_dp.step_methods.registry import STEPS
 
 _log = logging.getLogger("pymc.dp")
 
 _PROPOSALS_PER_DRAW = 2_000  # several sweeps over few records cost no more than PyMC's own loop
-_MOST_SWEEPS = 20
-_MANY = 100_000
+_MAX_SWEEPS = 20
+_MANY_RECORDS = 100_000
 _TRIES = 1_000
-_REFUSED, _REFUSED_EACH = 3, 0.01  # refused records to warn of: in all, and to a sweep
+_REFUSED, _REFUSED_EACH = 3, 0.01  # refused records from which on to warn: in all, and per sweep
 
 
 @dataclass_state
@@ -70,18 +54,18 @@ class RecordMetropolis(WalkingStep):
     record (a row :math:`x_i`, :math:`y_i \mid x_i`) are proposed together.
 
     After each sweep the continuous parameters move by random walks that hold the noise behind the
-    records fixed (interweaving [2]_), tuned during warm-up: they keep the chain
-    mixing where the privacy noise is larger than the sampling error, and complement the
-    updates of the parameters given the records by another step.
+    records fixed (interweaving [2]_), tuned during warm-up: they keep the chain mixing where the
+    privacy noise is larger than the sampling error. Another step updates the parameters given the
+    records.
 
     The first call in a chain puts the parameters of the records back to their starting values and
     draws the records from f: PyMC starts every record at its mean, where a step that runs
     before this one would let the spread collapse.
 
-    The posterior is cut to records that double precision can hold. Where a law has a share p of its
-    mass beyond that, closer to one than 2e-16 in a Beta law with a tiny second parameter, say, the
-    parameters are weighted by :math:`(1 - p)^n`. The step counts such draws after warm-up, and
-    warns where there are more than one in 100 sweeps.
+    The posterior is cut to records that double precision can hold. Where a law has probability p
+    beyond (within 2e-16 of one, under a Beta law with a tiny second parameter, say), the parameters
+    are weighted by :math:`(1 - p)^n`. The step counts refused draws after warm-up, and warns if
+    there are more than one in 100 sweeps.
 
     Beside NUTS for the parameters, divergences may appear: the records, and so the target of NUTS,
     change at every draw. A higher ``target_accept`` helps.
@@ -135,7 +119,9 @@ class RecordMetropolis(WalkingStep):
     """
 
     name = "dp_record"
-    chosen_options: ClassVar = {"restart": False}  # it is drawn first: nothing has run before it
+    chosen_options: ClassVar = {
+        "restart": False
+    }  # a chosen step comes first: no step has run before it
 
     @classmethod
     def claims(cls, reading, left):
@@ -173,26 +159,26 @@ class RecordMetropolis(WalkingStep):
     def _prepare(self, reading, initial_point):
         model = reading.model
         point = feasible_point(model) if initial_point is None else initial_point
-        found = checked_blocks(reading, self.model_rvs, point)
-        self.engines = [Engine(model, block, point) for block in found]
-        mine = set(self.model_rvs)
+        record_blocks = checked_blocks(reading, self.model_rvs, point)
+        self.engines = [Engine(model, block, point) for block in record_blocks]
+        named = set(self.model_rvs)
         # Variables of the same record that were not named belong to this step, too.
-        own = [rv for engine in self.engines for rv in engine.block.records]
-        self.vars = [model.rvs_to_values[rv] for rv in model.free_RVs if rv in own]
+        records = [rv for engine in self.engines for rv in engine.block.records]
+        self.vars = [model.rvs_to_values[rv] for rv in model.free_RVs if rv in records]
         self._hold_whole(
-            [r for r in releases(model) if mine & set(nearest_rvs([release_statistic(r)]))]
+            [r for r in releases(model) if named & set(nearest_rvs([release_statistic(r)]))]
         )
         self._losses = [stated_loss(model, engine.block) for engine in self.engines]
         for engine in self.engines:
             say_what_is_slow(engine, self.interweave)
-        above = set(ancestors(own)) - set(own)
+        above = set(ancestors(records)) - set(records)
         names = [model.rvs_to_values[v].name for v in model.free_RVs if v in above]
-        # Where variables start may be computed from these.
+        # Starting values may be computed from these data.
         notice(*public_data([i for v in above if v.owner for i in v.owner.inputs]))
         self._start = {name: np.asarray(point[name]) for name in names if self.restart}
         self._reset()
 
-        # Chains that PyMC starts at different places start there.
+        # Where PyMC starts chains at different places, the restart does so, too.
         varied = [v.name for v in model.free_RVs if _starts_at_random(model, v) and v in above]
         self._varied_start = model if varied and self.restart else None
 
@@ -221,12 +207,12 @@ class RecordMetropolis(WalkingStep):
                 x = engine.records(point)
             else:
                 x, theta = first_records(engine, self.rng, theta, point)
-            engine.center(x)  # so that the sums do not cancel
+            engine.center(x)  # centred sums keep their digits
             env = engine.env(point)
             n = engine.block.n
-            sweeps = self.sweeps or int(np.clip(_PROPOSALS_PER_DRAW // max(n, 1), 1, _MOST_SWEEPS))
-            # Each costs O(n).
-            most = walk.moves if n <= _MANY else min(walk.moves, walk.scales.size)
+            sweeps = self.sweeps or int(np.clip(_PROPOSALS_PER_DRAW // max(n, 1), 1, _MAX_SWEEPS))
+            # A move costs O(n).
+            most = walk.moves if n <= _MANY_RECORDS else min(walk.moves, walk.scales.size)
             moves = most if self.interweave and not engine.fixed else 0
             x, theta, took, low, moves_tried, moves_taken, refused = engine.sweep(
                 self.rng, x, theta, env, walk.axes, walk.scales, sweeps, moves, walk.turn
@@ -270,33 +256,15 @@ class RecordMetropolis(WalkingStep):
         return (update,)
 
 
-def checked_blocks(
-    reading: Reading, records: Sequence[TensorVariable], point: dict[str, np.ndarray]
-) -> list[Block]:
-    """Return the blocks of some records, or refuse them with the reason."""
-    model = reading.model
-    for rv in records:
-        _check_records(reading, rv)
-        check_gaps(model, rv)
-    check_axes(reading)
-    found = blocks(reading, tuple(records))
-    for block in found:
-        for rv in block.records:
-            _check_atoms(model, rv, point)
-            _check_transform(model, rv)
-        _check_law(reading, block, read_rows, check_proper_rows)
-    return found
-
-
 class Watch:
-    """Warns, once each, of what sweeps over a block show: a wrong privacy loss, a cut posterior."""
+    """Warns, once each, if sweeps contradict a stated privacy loss, or refuse many records."""
 
     def __init__(self, engine: Engine, loss: Loss | None):
         self._name, self._is_cut, self._loss = engine.block.name, engine.is_cut, loss
         self._seen = (0, 0)
 
     def look(self, lowest: float, refused: int, sweeps: int) -> None:
-        """Take in the lowest log acceptance ratio, and proposals that no point could hold."""
+        """Take in the lowest log acceptance ratio, and the number of refused proposals."""
         if math.isnan(lowest):
             raise unusable(self._name)
         if self._loss is not None and self._loss.contradicted(lowest):
@@ -312,14 +280,15 @@ class Watch:
             f"In {sweeps} sweeps, {refused} draws of {self._name!r} were so close to an end of the "
             f"support, or so large, that double precision cannot hold them. The posterior is cut "
             f"to records that it can hold, which disfavours parameters that make others likely. "
-            f"Give these a prior that keeps the law of {self._name!r} away from the ends"
+            f"Give the parameters a prior that keeps the law of {self._name!r} away from the ends"
         )
 
 
 def first_records(engine: Engine, rng, theta, point):
     """Draw records, and parameters if need be, at which the releases are possible.
 
-    Where no draw is, they are the point's own, which may be the user's, or as they were published.
+    If no draw is, take the records of the point, which the user may have given, or those that were
+    published.
     """
     env = engine.env(point)
     tries = int(np.clip(2_000_000 // max(engine.block.n, 1), 20, _TRIES))
@@ -350,110 +319,6 @@ def first_records(engine: Engine, rng, theta, point):
 def _starts_at_random(model: pm.Model, rv) -> bool:
     start = model.rvs_to_initial_values.get(rv)
     return isinstance(start, str) and start == "prior"
-
-
-def _check_records(reading: Reading, rv) -> None:
-    if size_of(rv) is not None or isinstance(rv.owner.op, RecordSumsRV):
-        raise _of_unknown_number(reading, rv)
-    if not has_record_axis(rv):
-        raise ValueError(
-            f"RecordMetropolis cannot update {rv.name!r}, which is a single draw of "
-            f"{rv.owner.op}, not a batch of records: write shape=(n, ...) with the records on the "
-            f"first axis"
-        )
-    block = Block((rv,), record_length(rv), ())
-    _check_law(reading, block, read_normal_column, check_proper)
-
-
-def _of_unknown_number(reading: Reading, rv) -> ValueError:
-    """Say how records are sampled of which nobody knows how many there are, if they can be."""
-    number = size_of(rv)
-    what = f"the records that {rv.name!r} sums are never built: "
-    if number is not None:
-        what = f"the number of records {rv.name!r} is {number.name!r}, a variable of the model: "
-    [group] = [group for group in record_groups(reading) if rv in group.records]
-    try:
-        run_trials(change(reading, group, "marginal").trials)
-    except (Declined, ValueError) as why:
-        return ValueError(f"{what}they cannot be sampled themselves, nor integrated out: {why}")
-    return ValueError(
-        f"{what}they cannot be sampled themselves, but integrated out. Write dp.sample(model), or "
-        f"pm.sample() in `with dp.collapse(model):`"
-    )
-
-
-def check_gaps(model: pm.Model, rv) -> None:
-    """Refuse releases between whose possible values moves by one record find no way."""
-    n = record_length(rv)
-    for release in releases(model):
-        statistic = release_statistic(release)
-        if n == 1 or not leaves_gaps(release) or not depends_on(statistic, rv):
-            continue
-        if not is_rowwise(statistic, rv, n, rv.type.ndim):
-            counts = ""
-            if isinstance(rv.owner.op, BernoulliRV | CategoricalRV):
-                counts = (
-                    " or, where it counts values wherever they stand, sample the counts: "
-                    'dp.sample(dp.collapse(model, "statistics"))'
-                )
-            raise ValueError(
-                f"RecordMetropolis cannot update {rv.name!r}: the release {release.name!r} has "
-                f"whole-number noise, so that records for which its statistic is no whole number "
-                f"are impossible, and moves by one record do not cross them. If it is whole for "
-                f"all records, write that: pt.round(...). Else release a sum{counts}"
-            )
-
-
-def _check_law(reading: Reading, block: Block, read: Callable, check: Callable) -> None:
-    """Refuse an improper posterior, where the law of the records is one of which that is known."""
-    try:
-        law = read(reading, block)
-    except (ValueError, NotImplementedError):
-        return
-    check(reading, law)
-
-
-def _check_transform(model: pm.Model, rv) -> None:
-    """Refuse transforms that tie records together: a record alone could not move."""
-    transform = model.rvs_to_transforms.get(rv)
-    if transform is None:
-        return
-    if transform.ndim_supp is None:
-        ties = not is_rowwise(
-            transform.forward(rv, *rv.owner.inputs), rv, record_length(rv), rv.type.ndim
-        )
-    else:
-        axes = getattr(transform, "zerosum_axes", range(-transform.ndim_supp, 0))
-        ties = any(axis % rv.type.ndim == 0 for axis in axes)
-    if ties:
-        raise ValueError(
-            f"RecordMetropolis cannot update {rv.name!r}: its transform "
-            f"{type(transform).__name__} ties the records together, which have to be independent. "
-            f"Leave transform= out"
-        )
-
-
-def _check_atoms(model: pm.Model, rv, point) -> None:
-    """Refuse mixtures whose density PyMC adds to probabilities: its parameters would be wrong."""
-    if not isinstance(rv.owner.op, MixtureRV) or not rv.dtype.startswith("float"):
-        return
-    _, _, *laws = rv.owner.inputs
-    points = [law for law in laws if isinstance(law.owner.op, DiracDeltaRV)]
-    others = [law for law in laws if law not in points]
-    densities = [
-        logp(law, p.owner.inputs[-1], warn_rvs=False).max() for law in others for p in points
-    ]
-    if not densities:
-        return
-    [highest] = model.replace_rvs_by_values([pt.max(pt.stack(densities))])
-    function = plain_function(model.value_vars, highest)
-    if function(*(point[v.name] for v in model.value_vars)) > -np.inf:
-        raise ValueError(
-            f"RecordMetropolis cannot update {rv.name!r}: PyMC adds the density of its continuous "
-            f"component to the probability of its DiracDelta where both lie, so that parameters "
-            f"given the records would be wrong. Write a label for each record, "
-            f"pm.Bernoulli('label', ...), and release label * value"
-        )
 
 
 def say_what_is_slow(engine: Engine, interweave: bool) -> None:

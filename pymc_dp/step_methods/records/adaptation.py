@@ -8,16 +8,16 @@ from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass
 from pymc_dp.step_methods.base import DPStep, DPStepState
 
 _TARGET = 0.44  # of moves along one direction (Gelman, Roberts & Gilks 1996)
-_MOVES_EACH, _MOST_MOVES = 6, 12
+_MOVES_EACH, _MAX_MOVES = 6, 12
 _FIRST_WINDOW = 50
-_MOST_DIRECTIONS = 100  # with p parameters, all their axes take p^2 numbers
-_MANY = 8  # moves of one axis between two changes
+_MAX_PARAMETERS = 100  # with p parameters, all their axes take p^2 numbers
+_MANY_MOVES = 8  # moves of one axis between two changes
 _SHORT = 0.5  # steps this short, in units of the draws' spread, hardly help
 
 
 @dataclass_state
 class WalkState(DataClassState):
-    """All that a `WalkAdaptation` learned."""
+    """The state of a `WalkAdaptation`."""
 
     axes: np.ndarray
     scales: np.ndarray
@@ -31,9 +31,9 @@ class WalkState(DataClassState):
 class WalkAdaptation(WithSamplingState):
     """Axes and step sizes of random-walk moves along one direction at a time.
 
-    The axes are the coordinates, which suit parameters with room of very different widths, and the
-    principal axes of the draws, which suit correlated ones; those are taken anew after windows that
-    double. The step sizes follow the acceptance rate of their axis. Where the steps are short
+    The axes are the coordinates, which suit parameters of very different scales, and the principal
+    axes of the draws, which suit correlated parameters and are computed anew after windows of
+    doubling length. The step size of an axis follows its acceptance rate. Where the steps are short
     beside the spread of the draws, other updates move the parameters, and few moves are made. More
     than 100 parameters move along their coordinates only; `axes` then has no columns.
 
@@ -48,13 +48,13 @@ class WalkAdaptation(WithSamplingState):
     _state_class = WalkState
 
     def __init__(self, size: int, by_entry: bool = False):
-        self._is_large = by_entry or size > _MOST_DIRECTIONS
+        self._is_large = by_entry or size > _MAX_PARAMETERS
         if self._is_large:
             self.axes = np.zeros((size, 0))
         else:
             self.axes = np.hstack([np.eye(size)] * (2 if size > 1 else 1))
         self.scales = np.full(self.axes.shape[1] or size, 0.5)
-        self.moves = min(_MOVES_EACH * size, _MOST_MOVES)
+        self.moves = min(_MOVES_EACH * size, _MAX_MOVES)
         self.turn = 0
         self.tried = np.zeros(self.scales.size)
         self.draws: list[np.ndarray] = []
@@ -67,8 +67,8 @@ class WalkAdaptation(WithSamplingState):
         rate = taken / np.maximum(tried, 1)
         self.tried += tried
         gain = np.where(tried > 0, 3.0 / np.sqrt(1.0 + self.tried / 10.0), 0.0)
-        # Far from where it is going a chain takes, or refuses, nearly all of many moves.
-        gain[(tried >= _MANY) & (np.abs(rate - 0.5) > 0.4)] = 3.0
+        # A chain far from the bulk of the posterior takes, or refuses, nearly all of many moves.
+        gain[(tried >= _MANY_MOVES) & (np.abs(rate - 0.5) > 0.4)] = 3.0
         self.scales *= np.exp(np.clip(gain * (rate - _TARGET), -1.0, 1.0))
         if self._is_large:
             return
@@ -86,27 +86,27 @@ class WalkAdaptation(WithSamplingState):
             return
         lengths = self.scales * np.linalg.norm(self.axes / sd[:, None], axis=0)
         each = _MOVES_EACH if lengths.max() > _SHORT else 1
-        self.moves = min(each * size, _MOST_MOVES)
+        self.moves = min(each * size, _MAX_MOVES)
         if size == 1:
             return
         variances, directions = np.linalg.eigh(covariance / np.outer(sd, sd))
         principal = sd[:, None] * directions * np.sqrt(np.maximum(variances, 1e-10))
         self.axes = np.hstack([self.axes[:, :size], principal])
-        # Steps along them as long as those before, in units of the draws' spread.
+        # Steps keep their length, in units of the draws' spread.
         self.scales[size:] = np.clip(np.exp(np.mean(np.log(lengths[size:]))), 1e-3, 3.0)
         self.tried[size:] = 0.0
 
 
 @dataclass_state
 class WalkingState(DPStepState):
-    """What the moves of a step learned."""
+    """The state of the random walks of a step."""
 
     tune: bool
     walks: list[WalkState]
 
 
 class WalkingStep(DPStep):
-    """A step with random walks, `_walks`, which `_reset` makes anew."""
+    """A step with random walks, `_walks`; `_reset` makes new ones."""
 
     _state_class = WalkingState
     _walks: list[WalkAdaptation]
@@ -117,7 +117,7 @@ class WalkingStep(DPStep):
 
     @property
     def walks(self) -> list[WalkState]:
-        """What the moves learned."""
+        """The state of each random walk."""
         return [walk.sampling_state for walk in self._walks]
 
     @walks.setter

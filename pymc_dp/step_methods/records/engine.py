@@ -55,25 +55,27 @@ def _as_matrix(graphs: Sequence[TensorVariable], n: int) -> TensorVariable:
 
 
 def _sums(maps: Sequence[np.ndarray], n: int) -> list[float]:
-    """Return the sums over n records of the values of such graphs."""
+    """Return the sums over n records of the rows of some maps."""
     return [s for m in maps for s in np.broadcast_to(m, (*m.shape[:-1], n)).sum(axis=-1).ravel()]
 
 
 def unpacked(
     inner: Piece, before: str, after: str, records: Sequence[int], further: Sequence[int]
 ) -> Callable:
-    """Take records and further inputs one by one: so arrays cross from Python much faster.
+    """Compile a function that takes records and further inputs as separate arguments.
+
+    Arrays cross from Python much faster than tuples of arrays.
 
     Parameters
     ----------
-    records, further : their numbers, for each block; `inner` takes those of several as pairs.
+    records, further : how many each block has; `inner` takes those of several blocks as pairs.
     """
     names, packed = [], []
     for letter, sizes in (("x", records), ("e", further)):
         groups = [[f"{letter}{k}_{i}, " for i in range(size)] for k, size in enumerate(sizes)]
         names += [name.rstrip(", ") for group in groups for name in group]
         tuples = [f"({''.join(group)})" for group in reversed(groups)]
-        packed += [reduce(lambda others, own: f"({own}, {others})", tuples)] if sizes else []
+        packed += [reduce(lambda later, first: f"({first}, {later})", tuples)] if sizes else []
     *x, env = packed
     rng, theta = before.split(", ")
     arguments = ", ".join([before, after, *names])
@@ -90,7 +92,7 @@ def chained(engines: Sequence[Engine]) -> Callable:
     """Compile a chain of several blocks; see `kernels.records.chains.make_chain`."""
     direct = any(engine.direct for engine in engines)
     functions = reduce(
-        lambda others, own: together(own, others), [e.functions for e in reversed(engines)]
+        lambda later, first: together(first, later), [e.functions for e in reversed(engines)]
     )
     keys = [engine.key for engine in engines]
     key = joined(key_of(make_chain), direct, *keys)
@@ -100,8 +102,8 @@ def chained(engines: Sequence[Engine]) -> Callable:
     compiled = unpacked(inner, "rng, theta", after, *sizes)
 
     def run(rng, x, theta, env, *further):
-        found, *rest = compiled(rng, theta, *further, *_one_by_one(x), *_one_by_one(env))
-        flat = iter(_one_by_one(found))
+        records, *rest = compiled(rng, theta, *further, *_one_by_one(x), *_one_by_one(env))
+        flat = iter(_one_by_one(records))
         return tuple(tuple(islice(flat, engine.inputs[0])) for engine in engines), *rest
 
     return run
@@ -112,7 +114,7 @@ class _DisagreementError(RuntimeError):
 
 
 class Layout:
-    """How the values of parameters are laid out in one vector, and further inputs are found."""
+    """How parameters are laid out in one vector, and where further inputs come from."""
 
     _centers: TensorVariable
     _center_values: np.ndarray
@@ -143,17 +145,17 @@ class Layout:
 
     def env(self, point: Point, centers: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
         """Return the further inputs of the compiled functions, data as they stand now."""
-        found = []
+        inputs = []
         for source in self.sources:
             if source is self._centers:
-                found.append(self._center_values if centers is None else centers)
+                inputs.append(self._center_values if centers is None else centers)
             elif isinstance(source, SharedVariable):
-                found.append(_contiguous(source.get_value(borrow=True)))
+                inputs.append(_contiguous(source.get_value(borrow=True)))
             elif isinstance(source, np.ndarray):
-                found.append(source)
+                inputs.append(source)
             else:
-                found.append(_contiguous(point[source]))
-        return tuple(found)
+                inputs.append(_contiguous(point[source]))
+        return tuple(inputs)
 
 
 class Engine(Layout):
@@ -162,7 +164,7 @@ class Engine(Layout):
     Parameters
     ----------
     chain : tuple, optional
-        Of a part of a chain: the blocks of all of it, and what is recorded of this one's draws.
+        For a block of a chain: all blocks of the chain, and the variables that this one records.
 
     Attributes
     ----------
@@ -176,11 +178,11 @@ class Engine(Layout):
     fixed : str
         Why the parameters cannot be moved along with the records; empty where they can.
     costly : pair of bool
-        Of a chain, whether moves with the records and given them take as long as a sweep.
+        In a chain: whether moves with the records, and given the records, take as long as a sweep.
     is_cut : bool
         Whether proposals may be refused for the sole reason that the point cannot hold them.
     functions, key, inputs, direct
-        Of a part of a chain: what `chained` takes of it.
+        In a chain: what `chained` takes of this block.
     """
 
     functions: Functions
@@ -200,9 +202,9 @@ class Engine(Layout):
         above = {rv for b in blocks for rv in parameters(reading, b)}
         self.parameters = [rv for rv in model.free_RVs if rv in above]
         self._model = model
-        # What compiling it anew takes; the records of the point would be most of a pickle.
-        own = {model.rvs_to_values[rv].name for rv in block.records}
-        self._start = {name: value for name, value in start.items() if name not in own}
+        # To compile the engine anew. Records of the point would be most of a pickle.
+        record_names = {model.rvs_to_values[rv].name for rv in block.records}
+        self._start = {name: value for name, value in start.items() if name not in record_names}
         super().__init__(model, self.parameters, start)
         self._name()
         how = model, block, self.parameters, self.slices
@@ -263,7 +265,7 @@ class Engine(Layout):
         self._outer = plain_function(scalars, pt.as_tensor(reading.outer))
         checked = 0
         for k in range(_CHECKS):
-            # Where the releases are impossible there is nothing to compare: look farther away.
+            # Impossible releases give nothing to compare: move the parameters away.
             here = theta + 0.5 * max(k - 1, 0) * rng.standard_normal(theta.size)
             env = self.env(start)
             try:
@@ -284,26 +286,28 @@ class Engine(Layout):
         if not math.isfinite(expected):
             return False
         sums = _sums(self._sums_of(theta, *x, *env), self.block.n)
-        found = float(self._outer(*sums[: self._n_sums], *self._public_of(theta, *env)))
-        if not np.isclose(found, expected, rtol=1e-6, atol=1e-6):
-            raise _DisagreementError(f"{found} instead of {expected}; please report this")
+        from_sums = float(self._outer(*sums[: self._n_sums], *self._public_of(theta, *env)))
+        if not np.isclose(from_sums, expected, rtol=1e-6, atol=1e-6):
+            raise _DisagreementError(f"{from_sums} instead of {expected}; please report this")
         return True
 
     def _check_law(self, compiled: ChainGraphs, start: Point) -> None:
-        """Check that the sums give the density of the records; else compute it afresh."""
-        graphs, given = compiled.graphs, [*compiled.records.values(), *compiled.env.values()]
+        """Check that the sums give the density of the records; else use the records themselves."""
+        graphs, inputs = compiled.graphs, [*compiled.records.values(), *compiled.env.values()]
         if not compiled.by_sums:
             graphs["law"] = graphs["law, whole"]
             return
-        gather = plain_function(given, graphs["gather"][0])
-        arguments = [compiled.theta, compiled.law_sums, *given]
+        gather = plain_function(inputs, graphs["gather"][0])
+        arguments = [compiled.theta, compiled.law_sums, *inputs]
         both = plain_function(arguments, [*graphs["law"], *graphs["law, whole"]])
         theta, rng, env = self.theta(start), np.random.default_rng(1), self.env(start)
         x = self.draw(rng, theta, env)
         sums = gather(*x, *env)
         for _ in range(_CHECKS):
-            found, expected = both(theta + 0.1 * rng.standard_normal(theta.size), sums, *x, *env)
-            if not np.isclose(found, expected, rtol=1e-6, atol=1e-6):
+            from_sums, expected = both(
+                theta + 0.1 * rng.standard_normal(theta.size), sums, *x, *env
+            )
+            if not np.isclose(from_sums, expected, rtol=1e-6, atol=1e-6):
                 graphs["law"] = graphs["law, whole"]
                 return
 
@@ -370,14 +374,14 @@ class Engine(Layout):
         if self._is_plain:
             return tuple(np.array(point[name]) for name in self.names)
         x = [_contiguous(v) for v in self._to_records(point)]
-        # Of a transform that depends on theta, the way there and back may end on the end.
+        # With a transform that depends on theta, rounding may put a record on an end.
         inside = self._to_inside(self.theta(point), *x, *self.env(point))
         return tuple(_contiguous(v) for v in inside)
 
     def as_published(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield records that are typical for what was published of each by itself."""
-        [rv, *others] = self.block.records
-        for release in () if others else releases_of(self._model, [rv]):
+        """Yield records that are typical given a release of each record by itself."""
+        [rv, *more_records] = self.block.records
+        for release in () if more_records else releases_of(self._model, [rv]):
             value = known_value(self._model.rvs_to_values[release])
             if value is not None and is_itself(release_statistic(release), rv):
                 typical = known_value(release_mechanism(release).typical_statistic(value))
@@ -391,7 +395,7 @@ class Engine(Layout):
     def log_density(self, x, theta, env) -> float:
         """Log density of the releases given the records, computed from the records themselves.
 
-        NaN where the point cannot hold them, or the law of one has no such parameters.
+        NaN where the point cannot hold them, or parameters are outside of the domain of a law.
         """
         try:
             if not self._hold(x, theta, env).all():
@@ -401,7 +405,7 @@ class Engine(Layout):
             return math.nan
 
     def check(self, x, theta, env) -> None:
-        """Check once more what was read of the releases, at records where they are possible.
+        """Compare the density from sums with that from records, where the releases are possible.
 
         Raises
         ------
@@ -412,7 +416,7 @@ class Engine(Layout):
             self._compare(x, theta, env)
 
     def draw(self, rng: np.random.Generator, theta, env) -> tuple[np.ndarray, ...]:
-        """Draw records from their law, again those that cannot be in a chain."""
+        """Draw records from their law; redraw records that the point cannot hold."""
         x = self._propose.function(rng, theta, *env)
         for _ in range(_REDRAWS):
             held = self._hold(x, theta, env)
@@ -426,9 +430,9 @@ class Engine(Layout):
         return tuple(_contiguous(v) for v in x)
 
     def _hold(self, x, theta, env) -> np.ndarray:
-        """Whether the point can hold each record, and its law has such parameters."""
-        found = [np.broadcast_to(f, self.block.n) for f in self._are_held(theta, *x, *env)]
-        return np.logical_and.reduce([np.ones(self.block.n, dtype=bool), *found])
+        """Whether the point can hold each record, with parameters in the domain of its law."""
+        conditions = [np.broadcast_to(f, self.block.n) for f in self._are_held(theta, *x, *env)]
+        return np.logical_and.reduce([np.ones(self.block.n, dtype=bool), *conditions])
 
     def center(self, x: Sequence[np.ndarray]) -> None:
         """Keep the sums centred near these records' means."""

@@ -1,4 +1,4 @@
-"""What is compiled for a block of confidential records, as graphs."""
+"""The graphs that are compiled for a block of confidential records."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def _replaced(graphs: Sequence[TensorVariable], by: dict) -> list[TensorVariable
 
 
 def substituted(graphs: Sequence[TensorVariable], by: dict) -> list[TensorVariable]:
-    """Replace as `_replaced` does; random variables on the way stay those of the model.
+    """Replace variables in graphs, and keep the random variables of the model.
 
-    PyTensor may copy them, and the model does not know the copies: they would be drawn.
+    PyTensor may copy random variables. The model does not know the copies: they would be drawn.
     """
     return _replaced(graphs, {rv: rv for rv in nearest_rvs(graphs)} | by if by else by)
 
@@ -72,18 +72,19 @@ def refused(maps: list[TensorVariable], held: list[TensorVariable]) -> list[Tens
 
 
 class CarriedGraphs:
-    """What is compiled for variables that move along with their parameters: records or latents.
+    """The graphs for variables that move along with their parameters: records or latents.
 
     Attributes
     ----------
     graphs : dict of lists
-        By name: the density of all that is computed from them, what holds of each, the prior of
-        what moves, they as values, off the ends of their support, and under new parameters.
+        By name. full: the density of all that is computed from the variables. held: whether the
+        point can hold each. prior: the density of the parameters. values: the transformed
+        variables. inside: those off the ends of their support. couple: those under new parameters.
     records, theta, new_theta, centers, law_sums
-        What stands in them for the records, the parameters, new ones, centers of the sums, and the
-        sums of their law.
+        The inputs of the graphs: records, parameters, new parameters, centers of the sums, and sums
+        of the records' law.
     columns : sequence
-        Those of the centers.
+        The columns of records that the centers are of.
     env, sources : dict, list
         Further inputs, and where they come from: names of the point, data, numbers.
     fixed, is_cut
@@ -120,14 +121,14 @@ class CarriedGraphs:
             (fresh(rv, self.records), x, self._model.rvs_to_transforms.get(rv))
             for rv, x in self.records.items()
         ]
-        held = [found for law in laws if (found := representable(*law)) is not None]
+        held = [condition for law in laws if (condition := representable(*law)) is not None]
         lawful = self._lawful()
-        # Of laws without such parameters the model says itself that they have no density.
+        # Records with parameters outside of the domain have no density in the model, either.
         self.is_cut = bool(held) and not lawful
         graphs["held"] = held + lawful
         graphs["prior"] = [self._prior()]
         graphs |= self._further(graphs)
-        # What the point holds of records; and records, those off it that came back on an end.
+        # The transformed records, for the point; and records, those on an end moved inside.
         values = [x if t is None else t.forward(x, *rv.owner.inputs) for rv, x, t in laws]
         graphs["values"] = substituted(values, self.records)
         graphs["inside"] = [brought_inside(rv, x, t).astype(x.dtype) for rv, x, t in laws]
@@ -164,8 +165,8 @@ class CarriedGraphs:
     def _prior(self) -> TensorVariable:
         """Log density of everything that changes with the parameters but is no record or factor.
 
-        Where the parameters leave the domain of the records' law, which cancels in the moves with
-        its density, it is -inf.
+        It is -inf where parameters leave the domain of the records' law: the density of the law,
+        which would say so, cancels in the moves.
         """
         model, skipped, moving = self._model, self._apart(), self._moving()
         terms = [
@@ -181,11 +182,11 @@ class CarriedGraphs:
         return pt.switch(pt.all(pt.stack(valid)), density, -np.inf) if valid else density
 
     def _apart(self) -> set[TensorVariable]:
-        """Return what the prior is without."""
+        """Return the variables that are not part of the prior."""
         return {*self.block.records, *self.block.factors}
 
     def _moving(self) -> set[TensorVariable]:
-        """Return the parameters, and what they carry along: the point holds transformed values."""
+        """Return the parameters, and variables whose transforms depend on them."""
         moving = set(self._parameters)
         while True:
             more = {
@@ -206,8 +207,8 @@ class CarriedGraphs:
         """
         known = self._model.basic_RVs
         above = {v: v.type() for v in ancestors(rv.owner.inputs, blockers=known) if v in known}
-        [own] = _replaced([rv], above)
-        density = logp(own, value, warn_rvs=False)
+        [copied] = _replaced([rv], above)
+        density = logp(copied, value, warn_rvs=False)
         [density] = substituted([density], {stand_in: v for v, stand_in in above.items()})
         return density
 
@@ -225,15 +226,15 @@ class CarriedGraphs:
         return bool(set(nearest_rvs([condition])) & set(self.block.records))
 
     def _lawful(self) -> list[TensorVariable]:
-        """Return the conditions, one for each record, under which its law has such parameters."""
-        found = substituted([c for c in self._domain() if self._is_of_records(c)], self.records)
-        return [c.all(axis=tuple(range(1, c.type.ndim))) if c.type.ndim > 1 else c for c in found]
+        """Return the conditions on the parameters of records' laws, an entry for each record."""
+        held = substituted([c for c in self._domain() if self._is_of_records(c)], self.records)
+        return [c.all(axis=tuple(range(1, c.type.ndim))) if c.type.ndim > 1 else c for c in held]
 
     def _collect(self, graphs: dict[str, list[TensorVariable]]) -> None:
         """Find what else the graphs are computed from: data, noise scales, other variables."""
         above = ancestors([g for group in graphs.values() for g in group])
-        others = {rv.name for rv in self._model.basic_RVs if rv not in self.block.records}
-        for copied in (v for v in above if is_random(v) and v.name in others):
+        model_names = {rv.name for rv in self._model.basic_RVs if rv not in self.block.records}
+        for copied in (v for v in above if is_random(v) and v.name in model_names):
             raise RuntimeError(f"{copied.name!r} would be drawn, not read: please report this")
         known = {*self.records.values(), self.theta, self.new_theta, self.law_sums}
         self.env: dict[Variable, TensorVariable] = {}
@@ -255,10 +256,10 @@ class CarriedGraphs:
 
 
 class RecordGraphs(CarriedGraphs):
-    """What is compiled for a block of records.
+    """The graphs for a block of records.
 
-    Beside what `CarriedGraphs` has: the maps that are summed and the public values of a reading of
-    the density, and proposals.
+    `CarriedGraphs`, and: maps, which are summed, and public, the public values, of the density as a
+    function of sums; propose, new records.
 
     Attributes
     ----------
@@ -274,7 +275,7 @@ class RecordGraphs(CarriedGraphs):
     in_full: str
 
     def read_in_full(self, why: str) -> None:
-        """Give the reading up."""
+        """Give up the sums: compute the density from the records."""
         self.reading, self.in_full = None, why
         self.graphs["maps"] = refused([], self.graphs["held"])
 

@@ -1,4 +1,4 @@
-"""What is compiled for a chain: the law of the records as a function of sums over them."""
+"""The graphs that are compiled for a chain: the law of records as a function of sums over them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from pymc_dp.step_methods.records.graphs import RecordGraphs, substituted
 
 
 class ChainGraphs(RecordGraphs):
-    """What is compiled for a chain of a block of records.
+    """The graphs for one block of records in a compiled chain.
 
-    Beside what `RecordGraphs` has: the density of the records and of what moves, ``law``, and
-    ``gather``, the sums over the records that it takes: of an exponential family, its sufficient
-    statistics, and none where the density is no function of sums; and ``collect``, what is recorded
-    of a draw. Of several blocks, the first has the prior and the parameters of all of them.
+    `RecordGraphs`, and: ``law``, the density of the records and the parameters; ``gather``, the
+    sums over records that ``law`` takes, which are the sufficient statistics of an exponential
+    family, and none where the density is no function of sums; ``collect``, the recorded values of a
+    draw. The first of several blocks has the prior and the parameters of all.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class ChainGraphs(RecordGraphs):
 
     @property
     def by_sums(self) -> bool:
-        """Whether the density is one of sums."""
+        """Whether the density is a function of sums."""
         return self._law is not None
 
     def _densities(self):
@@ -59,10 +59,10 @@ class ChainGraphs(RecordGraphs):
         return super()._densities()
 
     def _read_law(self) -> Additive | None:
-        """Read the density of the records as a function of sums, free of what moves."""
+        """Read the density of the records as a function of sums whose terms no parameter enters."""
         moving = self._moving()
         laws = [self._law_of(rv, rv) for rv in self.records]
-        # Of a law made of others, what is impossible for one of these is possible for the others.
+        # In a mixture, values outside of the support of one component may be of another.
         laws = [
             _in_support(law, self.block.records, moving) if _is_one_law(rv) else law
             for rv, law in zip(self.records, laws, strict=True)
@@ -105,7 +105,7 @@ def _in_support(
 ) -> TensorVariable:
     """Return a log density without the conditions that records in their support fulfil.
 
-    Records of a chain are in it: they are drawn from their law, and no parameter cuts it.
+    Records of a chain are in their support: they are drawn from it, and its ends do not move.
     """
     while True:
         for variable in ancestors([density]):
@@ -143,7 +143,7 @@ def _is_impossible(variable: Variable) -> bool:
 
 
 def _is_point(condition: Variable) -> bool:
-    """Whether a condition takes continuous values that are a certain number."""
+    """Whether a condition asks a continuous value to equal a number: it never does."""
     node = condition.owner
     match node and isinstance(node.op, Elemwise) and node.op.scalar_op:
         case ps.AND() | ps.Mul() if condition.dtype == "bool":

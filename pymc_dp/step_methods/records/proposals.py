@@ -22,7 +22,7 @@ from pymc_dp.laws.tails import Tails, cut_law, cut_quantile, is_two_tailed
 
 @singledispatch
 def proposals(op, rv: TensorVariable, n: int) -> TensorVariable:
-    """Return a graph that draws what `rv`, records of a law, draws; dispatched on the law's op."""
+    """Return a graph that draws n records as `rv` does, or `rv`; dispatched on the law's op."""
     return rv
 
 
@@ -63,8 +63,8 @@ def _poisson(op: PoissonRV, rv, n):
 @proposals.register(TruncatedRV)
 @proposals.register(TruncatedNormalRV)
 def _truncated(op, rv, n):
-    # PyMC inverts a probability from below, which is one, and so infinite, in an upper tail; a
-    # truncated Normal it draws outside of compiled code.
+    # PyMC inverts lower tail probabilities: in an upper tail they round to one, which gives inf. It
+    # draws a truncated Normal outside of compiled code.
     cut = cut_law(rv)
     if not is_two_tailed(cut.law.owner.op):
         return rv

@@ -1,10 +1,10 @@
 """Records that the point can hold: inside the support, at a finite place in the transformed space.
 
-The point of a chain holds transformed values. A record that rounding puts on the end of its support
-has none, and one that lies closer to the end than the way back from its transformed value
-resolves would come back on it. Sweeps and moves refuse such records: the chain's law is the
-posterior cut to those that are representable. To put them at the nearest place instead would be no
-rounding: the other updates of the parameters see the density there, not the mass beyond it.
+The point of a chain holds transformed values. A record that rounding puts on an end of its support
+has no transformed value, and a record so close to the end that the inverse transform cannot resolve
+it would come back on the end. Sweeps and moves refuse both: the law of the chain is the posterior
+cut to representable records. Moving records to the nearest representable place would not do: other
+updates of the parameters would see the density there, not the mass beyond it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _ends(rv, transform) -> tuple[TensorVariable, TensorVariable] | None:
     """Return the lowest and the highest record that can be held, where that is an interval."""
     if transform is None:
         with catch_warnings():
-            simplefilter("ignore", MixtureTransformWarning)  # the model said so before
+            simplefilter("ignore", MixtureTransformWarning)  # PyMC warned when the model was made
             try:
                 transform = _default_transform(rv.owner.op, rv)
             except NotImplementedError:
@@ -66,7 +66,7 @@ def _ends(rv, transform) -> tuple[TensorVariable, TensorVariable] | None:
     if isinstance(transform, LogTransform):
         return pt.constant(_TINY), pt.constant(_HUGE)
     if isinstance(transform, LogOddsTransform):
-        # The way back is 1 / (1 + exp(-v)), which has no value between this one and 1.
+        # The inverse, 1 / (1 + exp(-v)), has no value between the upper end here and 1.
         return pt.constant(_TINY), pt.constant(1.0 - _EPS)
     if not isinstance(transform, IntervalTransform):
         return None
@@ -79,7 +79,7 @@ def _ends(rv, transform) -> tuple[TensorVariable, TensorVariable] | None:
         low = pt.maximum(lower + _margin(lower), low)
     if upper is not None:
         margin = _margin(upper)
-        if lower is not None:  # the way back is by a share of the width near one
+        if lower is not None:  # the inverse multiplies the width by a number near one
             width = upper - lower
             margin += pt.where(pt.isinf(width), 0.0, 4.0 * _EPS * width)
         high = pt.minimum(upper - margin, high)
