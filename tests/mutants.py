@@ -97,8 +97,8 @@ MUTANTS = {
     ),
     "first entry of a join": Mutant(
         "pymc_dp/graphs/powers.py",
-        "[k, *others] = {*exponents}",
-        "[k, *others] = {*exponents[isinstance(node.op, Join) :]}",
+        "[k, *rest] = {*exponents}",
+        "[k, *rest] = {*exponents[isinstance(node.op, Join) :]}",
         "tests/graphs/test_powers.py",
     ),
     "closures of one name": Mutant(

@@ -35,11 +35,11 @@ from pymc_dp.kernels import joined
 from pymc_dp.kernels.deferred import DeferringDispatcher, callback
 from pymc_dp.kernels.pointers import SIGNATURE
 
-# Numba keeps no code on disk that holds more bytes of data than this.
-_LARGE = 1_000_000
+# Code that embeds more bytes of constants than this is not kept on disk.
+_MAX_CACHED_BYTES = 1_000_000
 
 
-# See `kernels.pointers` for what becomes of errors.
+# See `kernels.pointers` for how errors are reported.
 _FILL = """
 filled = carray(out, length)
 try:
@@ -57,7 +57,7 @@ except Exception:
 
 
 class _Said(Listener):
-    """Says that something is compiled, which is not so where it is loaded from disk."""
+    """Announces that Numba compiles; to load code from disk is no such event."""
 
     def on_start(self, event):
         stage("Compiling")
@@ -67,7 +67,7 @@ class _Said(Listener):
 
 
 def said_when_compiling() -> AbstractContextManager:
-    """Say that Numba compiles as soon as it does."""
+    """Announce each compilation by Numba when it starts."""
     return install_listener("numba:compile", _Said())
 
 
@@ -103,7 +103,7 @@ def _function(name: str, arguments: str, body: str, **names: Piece | Any) -> tup
 
 
 class _Linker(NumbaLinker):
-    """Keeps what it makes of a graph: making it once more takes as long as all else."""
+    """Keeps the function that it makes of a graph: to make it again would double the time."""
 
     def fgraph_convert(self, fgraph, **kwargs):
         self.made = super().fgraph_convert(fgraph, **kwargs)
@@ -113,16 +113,16 @@ class _Linker(NumbaLinker):
 def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: bool = False) -> Piece:
     """Compile ``f(*inputs) -> tuple of outputs``, or ``f(rng, *inputs)``.
 
-    All the random variables in the outputs draw from the one generator.
+    All random variables in the outputs draw from the generator `rng`.
     """
     if not outputs:
         return from_source("nothing", "*rest", "()")
     shared = [v for v in graph_inputs(outputs) if isinstance(v.type, RandomType)]
-    own = [v.type() for v in shared]
+    rngs = [v.type() for v in shared]
     if shared:
-        outputs = graph_replace(list(outputs), dict(zip(shared, own, strict=True)), strict=False)
+        outputs = graph_replace(list(outputs), dict(zip(shared, rngs, strict=True)), strict=False)
     compiled = pytensor.function(
-        [In(r, mutable=True, borrow=True) for r in own] + list(inputs),
+        [In(r, mutable=True, borrow=True) for r in rngs] + list(inputs),
         list(outputs),
         # Parameters outside of their domain have no density; they raise no error.
         mode=Mode(_Linker(), get_mode("NUMBA").provided_optimizer)
@@ -133,36 +133,36 @@ def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: boo
     )
     function, key = compiled.maker.linker.made
     constants = [v.data for v in graph_inputs(outputs) if isinstance(v, Constant)]
-    large = any(getattr(data, "nbytes", 0) > _LARGE for data in constants)
+    large = any(getattr(data, "nbytes", 0) > _MAX_CACHED_BYTES for data in constants)
     inner = Piece(function, None if large else key)
     if not rng:
         return inner
-    generators = ", ".join(["rng"] * len(own) + ["*rest"])
+    generators = ", ".join(["rng"] * len(rngs) + ["*rest"])
     return from_source("draw", "rng, *rest", f"inner({generators})", inner=inner)
 
 
 class Filling:
     """``f(x, data, out) -> number``, which writes a vector into `out`, as `kernels.pointers` do.
 
-    What does not depend on x, but on data or on arrays of numbers, is computed apart, whenever its
-    values are asked for, and given to the compiled code. So this is the same for other numbers, and
-    so is what is kept of it on disk.
+    Parts of the graphs that depend on data or constant arrays, but not on x, are evaluated outside
+    the compiled code, whenever `function` is asked for, and passed to it. The compiled code, and so
+    its copy on disk, is the same for other data.
     """
 
     def __init__(self, x: Variable, number: Variable, vector: Variable):
         graphs = [with_shapes(g.astype("float64")) for g in (number, vector)]
-        found = _given(x, graphs)
-        row = [pt.as_tensor(v).astype("float64").ravel() for v in found]
+        parts = _data_parts(x, graphs)
+        row = [pt.as_tensor(v).astype("float64").ravel() for v in parts]
         rows = [pt.concatenate(row)] if row else [pt.zeros(0)]
         self._values = plain_function([], rows)
         data, first, inner_of = pt.vector("data", dtype="float64"), 0, {}
-        for v in found:
+        for v in parts:
             shape = lengths(v)
             end = first + prod(shape)
             inner_of[v] = data[first:end].reshape(shape).astype(v.dtype)
             first = end
         inner = from_graph([x, data], graph_replace(graphs, inner_of, strict=False))
-        # In one function: each one around another is optimised by LLVM with all that it calls.
+        # One function, none nested: LLVM would optimise each wrapper with all that it calls.
         known = {"carray": Piece(carray, "carray"), "nan": Piece(nan, "nan")}
         arguments = "x, size, data, count, out, length"
         plain, key = _function("fill", arguments, _FILL, inner=inner, **known)
@@ -170,26 +170,30 @@ class Filling:
 
     @property
     def function(self) -> tuple[int, np.ndarray]:
-        """Its address, and the data as they are now; the address is good as long as this is."""
+        """The address of the compiled code, valid while this object lives, and the current data."""
         [values] = self._values()
         return int(self._compiled.address or 0), values
 
 
-def _given(x: Variable, graphs: Sequence[Variable]) -> list[Variable]:
+def _data_parts(x: Variable, graphs: Sequence[Variable]) -> list[Variable]:
     """Return the largest parts of graphs that are computed from data or arrays, and not from x."""
-    own = {v: False for v in ancestors(graphs) if v.owner is None}  # whether computed from such
-    for v in own:
-        own[v] = _is_data(v)
-    moved = {x}
-    found: dict[Variable, None] = {}
+    uses_data = {v: False for v in ancestors(graphs) if v.owner is None}  # whether it uses data
+    for v in uses_data:
+        uses_data[v] = _is_data(v)
+    depends_on_x = {x}
+    parts: dict[Variable, None] = {}
     for node in toposort(graphs):
-        if moved.isdisjoint(node.inputs) and all(map(_is_array, node.outputs)):
-            own |= dict.fromkeys(node.outputs, any(map(own.__getitem__, node.inputs)))
+        if depends_on_x.isdisjoint(node.inputs) and all(map(_is_array, node.outputs)):
+            uses_data |= dict.fromkeys(node.outputs, any(map(uses_data.__getitem__, node.inputs)))
         else:
-            moved.update(node.outputs)
-            found |= {v: None for v in node.inputs if v not in moved and own[v] and _is_array(v)}
-    found |= {v: None for v in graphs if v not in moved and own[v]}
-    return list(found)
+            depends_on_x.update(node.outputs)
+            parts |= {
+                v: None
+                for v in node.inputs
+                if v not in depends_on_x and uses_data[v] and _is_array(v)
+            }
+    parts |= {v: None for v in graphs if v not in depends_on_x and uses_data[v]}
+    return list(parts)
 
 
 def _is_array(v: Variable) -> bool:
@@ -197,7 +201,7 @@ def _is_array(v: Variable) -> bool:
 
 
 def _is_data(v: Variable) -> bool:
-    """Whether a variable holds data, or numbers that PyTensor can make nothing simpler of."""
+    """Whether a variable holds data, or an array that is not one number repeated."""
     if isinstance(v, Constant):
         array = isinstance(v.type, TensorType) and v.dtype.startswith("float") and v.data.size > 1
         return array and not np.all(v.data == v.data.flat[0])

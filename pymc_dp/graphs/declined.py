@@ -1,4 +1,4 @@
-"""The one exception for what does not apply to a model."""
+"""`Declined`, the exception for what does not apply to a model, and answers that are kept."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 
 class Basis:
-    """What an answer was found from.
+    """What an answer depends on.
 
     Attributes
     ----------
-    values : of data, as they were; it may be shared with other answers.
-    data : those of them that this answer depends on.
-    following : functions that fit numbers to the data as they are, and say if that can be done.
+    values : the values of data when they were read; answers may share this dictionary.
+    data : the data that this answer depends on.
+    following : functions that set numbers by the current data; they return whether they could.
     """
 
     def __init__(self, values: dict[Any, Any]):
@@ -26,27 +26,27 @@ class Basis:
         self.following: dict[Callable[[], bool], None] = {}
 
     def add(self, data: Iterable[Any], following: Iterable[Callable[[], bool]] = ()) -> None:
-        """Add data, and what follows from others."""
-        for own in data:
-            self.data[own] = None
-            if own not in self.values:
-                self.values[own] = own.get_value()
+        """Add data, and functions that follow further data."""
+        for variable in data:
+            self.data[variable] = None
+            if variable not in self.values:
+                self.values[variable] = variable.get_value()
         self.following |= dict.fromkeys(following)
 
 
-# Of the answers that are being found.
+# The bases of the answers that are being computed, the outermost first.
 _FINDING: ContextVar[tuple[Basis, ...]] = ContextVar("_FINDING", default=())
 
 
 def notice(*data: Any, following: Iterable[Callable[[], bool]] = ()) -> None:
-    """Record data whose values the answer depends on that is being found, see `Basis`."""
+    """Record that the answers being computed depend on the values of data; see `Basis`."""
     for basis in _FINDING.get():
         basis.add(data, following)
 
 
 @contextmanager
 def noticing(basis: Basis, *, alone: bool = False) -> Iterator[None]:
-    """Record in `basis` what is noticed; `alone`, it is no part of what others depend on."""
+    """Record in `basis` the data that this block notices; if `alone`, in no outer basis."""
     token = _FINDING.set((basis,) if alone else (*_FINDING.get(), basis))
     try:
         yield
@@ -57,10 +57,10 @@ def noticing(basis: Basis, *, alone: bool = False) -> Iterator[None]:
 class Declined(NotImplementedError):
     """Something of this package does not apply: what, why, and what to do instead.
 
-    A reading keeps it in the place of what could not be read, and whoever needed that raises it.
-    What the user did wrong is no matter of this class: it is a ValueError or a TypeError. Of
-    reasons the `nearest` are told: `near` is 2 where all was read and a word of the model shuts it,
-    a transform say, 1 where all was read, -1 where nothing was.
+    A reading keeps it as the answer to a question, and raises it whenever that is asked. Mistakes
+    of the user are a ValueError or a TypeError instead. Of several refusals users see the
+    `nearest`: `near` is 2 where all was read and one argument of the model stands in the way, a
+    transform say, 1 where all was read, -1 where nothing was.
     """
 
     def __init__(self, why: str = "", *, what: str = "", instead: str = "", near: int = 0):
@@ -75,25 +75,25 @@ class Declined(NotImplementedError):
         return copied
 
     def __reduce__(self):
-        """Pickle what it was made of."""
+        """Pickle the arguments."""
         return _declined, (type(self), self.what, self.why, self.instead, self.near)
 
 
-def _declined(of: type[Declined], what: str, why: str, instead: str, near: int) -> Declined:
-    return of(why, what=what, instead=instead, near=near)
+def _declined(kind: type[Declined], what: str, why: str, instead: str, near: int) -> Declined:
+    return kind(why, what=what, instead=instead, near=near)
 
 
 def nearest(reasons: Iterable[Exception]) -> Declined:
     """Return the refusal with the largest `near`, the first of equals.
 
-    Those without a text do not count. What is wrong with the model itself has a `near` of 1.
+    Refusals without a text are left out. Other errors concern the model: their `near` is 1.
     """
-    found = [
+    refusals = [
         reason if isinstance(reason, Declined) else Declined(str(reason), near=1)
         for reason in reasons
         if str(reason)
     ]
-    return max(found, key=lambda reason: reason.near, default=Declined())
+    return max(refusals, key=lambda reason: reason.near, default=Declined())
 
 
 class Unrelated(Declined):
@@ -111,14 +111,14 @@ def about(what: str, instead: str = "") -> Iterator[None]:
 
 
 def bare[E: Exception](error: E) -> E:
-    """Return an error that holds nothing of where it was raised, nor of what its callers know."""
-    own = copy(error)
-    own.__traceback__ = own.__cause__ = own.__context__ = None
-    return own
+    """Return a copy of an error without its traceback and context, which would keep frames."""
+    stripped = copy(error)
+    stripped.__traceback__ = stripped.__cause__ = stripped.__context__ = None
+    return stripped
 
 
 class Answer(NamedTuple):
-    """What a reading was asked: a value or a refusal, and what it was found from."""
+    """The answer to a question: a value or a refusal, and what it depends on."""
 
     value: Any
     refusal: Exception | None
@@ -126,10 +126,10 @@ class Answer(NamedTuple):
 
 
 def once[F: Callable[..., Any]](function: F) -> F:
-    """Have a function answer once for each first argument; that something is declined, too.
+    """Cache a function of a reading, its refusals included.
 
-    What the first argument, a reading, has been asked is kept in it, and gone with it. Data are
-    evaluated by what notices them, `known_value` and `noticed_function`, and their values kept.
+    Answers are kept in the first argument, the reading, and go with it. The function evaluates data
+    by `known_value` or `noticed_function`, which record that the answer depends on their values.
     """
 
     @wraps(function)
@@ -143,10 +143,10 @@ def once[F: Callable[..., Any]](function: F) -> F:
                     answers[key] = Answer(function(reading, *args), None, basis)
             except (Declined, ValueError) as error:
                 answers[key] = Answer(None, bare(error), basis)
-        found = answers[key]
-        notice(*found.basis.data, following=found.basis.following)
-        if found.refusal is not None:
-            raise bare(found.refusal)
-        return found.value
+        answer = answers[key]
+        notice(*answer.basis.data, following=answer.basis.following)
+        if answer.refusal is not None:
+            raise bare(answer.refusal)
+        return answer.value
 
     return answered  # type: ignore[return-value]

@@ -39,8 +39,9 @@ class _Untraced(list):
 def _compiled(inputs: Sequence[Variable], outputs: Any, **options: Any) -> Any:
     """Compile graphs whose constants then keep no stack traces.
 
-    PyTensor has one constant in all compiled copies of a graph, and joins three traces to its own
-    where it takes ``switch(condition, 0, 0)`` to be zero: after twenty of these memory is full.
+    All compiled copies of a graph share their constants. Where PyTensor simplifies
+    ``switch(condition, 0, 0)`` it adds three traces to the constant's own: after twenty
+    compilations memory is full.
     """
     for variable in ancestors([outputs] if isinstance(outputs, Variable) else outputs):
         if isinstance(variable, Constant):
@@ -49,37 +50,37 @@ def _compiled(inputs: Sequence[Variable], outputs: Any, **options: Any) -> Any:
 
 
 Given = Mapping[TensorVariable, np.ndarray]
-"""Values of other variables, along their first axis one for each draw."""
+"""Values of further variables, one for each draw along their first axis."""
 
 
 def per_draw(
-    posterior: xr.Dataset, graph: TensorVariable, given: Given = MappingProxyType({})
+    posterior: xr.Dataset, graph: TensorVariable, inputs: Given = MappingProxyType({})
 ) -> np.ndarray:
     """Evaluate a graph of a model's free variables at every posterior draw, in one call.
 
     Returns an array with one leading dimension for chains and draws together.
     """
-    values = {**_needed(posterior, [graph]), **given}
+    values = {**_needed(posterior, [graph]), **inputs}
     batched = {rv: rv.type.clone(shape=(None, *rv.type.shape))(name=rv.name) for rv in values}
     [output] = vectorize_graph([graph], batched)
     function = _compiled(list(batched.values()), output)
-    found = function(*values.values())
+    evaluated = function(*values.values())
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
-    shape = found.shape[found.ndim - graph.type.ndim :]
-    return np.ascontiguousarray(np.broadcast_to(found, (draws, *shape)))
+    shape = evaluated.shape[evaluated.ndim - graph.type.ndim :]
+    return np.ascontiguousarray(np.broadcast_to(evaluated, (draws, *shape)))
 
 
 def as_row(*columns: TensorVariable) -> TensorVariable:
-    """Broadcast expressions against each other and lay them out, one column for each entry."""
+    """Broadcast expressions and stack them: a row for each one, a column for each entry."""
     broadcast = pt.broadcast_arrays(*(pt.as_tensor(c).astype("float64") for c in columns))
     return pt.stack([c.ravel() for c in broadcast])
 
 
 def each_draw(
-    posterior: xr.Dataset, graphs: Sequence[TensorVariable], given: Given = MappingProxyType({})
+    posterior: xr.Dataset, graphs: Sequence[TensorVariable], inputs: Given = MappingProxyType({})
 ) -> Iterator[list[np.ndarray]]:
-    """Evaluate graphs at one posterior draw after the other, so that those of one are held."""
-    values = {**_needed(posterior, graphs), **given}
+    """Evaluate graphs at one posterior draw after the other; memory holds those of one draw."""
+    values = {**_needed(posterior, graphs), **inputs}
     function = _compiled(list(values), list(graphs))
     for i in range(posterior.sizes["chain"] * posterior.sizes["draw"]):
         yield function(*(v[i] for v in values.values()))
@@ -102,7 +103,7 @@ def _needed(
 
 @contextmanager
 def without_remarks() -> Iterator[None]:
-    """Compile PyTensor's code: what Numba says of it is nothing for the user."""
+    """Compile without Numba's performance warnings, which are about PyTensor's code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumbaPerformanceWarning)
         yield
@@ -142,8 +143,8 @@ def dims_of(
     model: pm.Model, names: Iterable[str]
 ) -> tuple[dict[str, list[str]], dict[str, list[Any]]]:
     """Return the dimensions that a model names for some variables, and their coordinates."""
-    dims = {name: list(own) for name in names if (own := model.named_vars_to_dims.get(name))}
-    used = {dim for own in dims.values() for dim in own}
+    dims = {name: list(axes) for name in names if (axes := model.named_vars_to_dims.get(name))}
+    used = {dim for axes in dims.values() for dim in axes}
     return dims, {d: list(v) for d, v in model.coords.items() if d in used and v is not None}
 
 
@@ -171,8 +172,8 @@ def result(
         Expressions of the variables, evaluated at every draw.
     """
     deterministics, constants = list(deterministics), find_constants(model)
-    own = [*observed, *constants, *posterior, *(d.name for d in deterministics)]
-    dims, coords = dims_of(model, own)
+    names = [*observed, *constants, *posterior, *(d.name for d in deterministics)]
+    dims, coords = dims_of(model, names)
     groups = {"posterior": posterior, "sample_stats": stats, "observed_data": observed}
     tree = arviz_base.from_dict(
         groups | ({"constant_data": constants} if constants else {}),

@@ -1,4 +1,4 @@
-"""Ctrl-C while compiled code runs: taken in between calls and pieces, so that nothing is lost."""
+"""Ctrl-C while compiled code runs: handled between calls, so that no draws are lost."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _PIECE = 0.1  # seconds
 
 
 class Pieces:
-    """A long loop in pieces of about 0.1 seconds, and an end of it when others say so."""
+    """A long loop in pieces of about 0.1 seconds, which another thread can stop."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
 
     def check(self) -> None:
-        """End what calls it, if others said so."""
+        """Raise CancelledError if `stop` is set."""
         if self.stop.is_set():
             raise CancelledError
 
     def of(self, total: int) -> Iterator[slice]:
-        """Cut a number of draws; how long one takes is measured on the way."""
+        """Yield slices of a number of draws, sized by the time that a draw takes."""
         done, size = 0, 1
         while done < total:
             self.check()
@@ -42,14 +42,14 @@ class Pieces:
 
 
 class Handler:
-    """A handler of SIGINT, in the main thread, that may leave the first one for later.
+    """A handler of SIGINT in the main thread that may postpone the first signal.
 
-    Around the arrays that compiled code returns, numba runs a function in Python. A signal that
-    came before is handled there, where nothing looks for an exception: it becomes a SystemError.
+    Numba runs Python code to wrap the arrays that compiled code returns. Python handles a pending
+    signal there, where Numba does not look for an exception: it becomes a SystemError.
 
     Attributes
     ----------
-    came : how many signals there were.
+    came : the number of signals.
     """
 
     def __init__(self, later: Callable[[FrameType | None], bool]):
@@ -60,13 +60,13 @@ class Handler:
             self._before = before
 
     def __enter__(self) -> Handler:
-        """Begin."""
+        """Install the handler."""
         if self._before is not None:
             signal.signal(signal.SIGINT, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put back what was there."""
+        """Install the previous handler."""
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
@@ -76,7 +76,7 @@ class Handler:
             self._before(number, frame)
 
     def take(self) -> None:
-        """Do now what was left for later."""
+        """Handle a postponed signal now."""
         if self.came == 1 and self._before is not None:
             self.came = 0
             self._before(signal.SIGINT, None)
@@ -84,10 +84,10 @@ class Handler:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt where code fails that Ctrl-C left undone.
+    """Raise KeyboardInterrupt where code is missing because Ctrl-C ended its compilation.
 
-    What compiles while C calls it can raise nothing through C: whoever waits for the code finds
-    that it is not there.
+    A compilation that C code has started cannot raise through C: the caller only finds, later, that
+    the code is missing.
     """
     handler = Handler(lambda _: False)
     try:
@@ -100,7 +100,7 @@ def interruptible() -> Iterator[None]:
 
 
 def is_beside_compiled(frame: FrameType | None) -> bool:
-    """Whether Python runs in the middle of a call of compiled code."""
+    """Whether a frame of Python runs within a call of compiled code."""
     while frame is not None and frame.f_code is not _numba_unpickle.__code__:
         frame = frame.f_back
     return frame is not None
@@ -108,7 +108,7 @@ def is_beside_compiled(frame: FrameType | None) -> bool:
 
 @contextmanager
 def between(function: Callable) -> Iterator[Callable]:
-    """Make a function that calls compiled code, many times, take SIGINT in between."""
+    """Yield a function that handles SIGINT between its calls of compiled code."""
     handler = Handler(lambda _: True)
 
     def call(*args, **kwargs):
@@ -123,7 +123,7 @@ def between(function: Callable) -> Iterator[Callable]:
 
 
 def uninterrupted(function: Callable) -> Callable:
-    """Make a function that calls compiled code take SIGINT when it is done."""
+    """Have a function that calls compiled code handle SIGINT when it is done."""
 
     @wraps(function)
     def call(*args, **kwargs):

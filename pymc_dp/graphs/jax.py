@@ -1,4 +1,4 @@
-"""The package's ops for JAX, which calls their compiled kernels back.
+"""The package's ops in JAX: callbacks to their compiled kernels.
 
 PyTensor asks for this module when it compiles a graph to JAX; see `graphs.to_jax`.
 """
@@ -24,14 +24,14 @@ from pymc_dp.graphs.ops import Held, HostOp, KernelOp
 
 @lru_cache(maxsize=256)
 def _compiled(op, types):
-    # Not a PyTensor function: chains may call it at the same time, and that keeps its inputs.
+    # Not a PyTensor function, which stores its inputs: chains may call this at the same time.
     inputs = [t() for t in types]
     inner = from_graph(inputs, op(*inputs, return_list=True))
     return from_source("on_host", "*inputs", "inner(*inputs)", inner=inner).function
 
 
 def _differentiable(op, node, call):
-    """Give a JAX function from the inputs to the outputs of a node the gradient of its op."""
+    """Give a JAX function, which computes a node's outputs, the gradient of the node's op."""
     evaluate = jax.custom_vjp(call)
 
     def forward(*inputs):
@@ -53,10 +53,10 @@ def _differentiable(op, node, call):
             clone=False,
         )
         values = [*kept[0], *kept[1], *(g for g, c in zip(cotangents, connected, strict=True) if c)]
-        found = iter(jax_funcify(graph)(*values))
-        return tuple(jnp.asarray(next(found)) if m else None for m in moved)
+        results = iter(jax_funcify(graph)(*values))
+        return tuple(jnp.asarray(next(results)) if m else None for m in moved)
 
-    # Symbolic zeros tell, as PyTensor's disconnected gradients do, which outputs are looked at.
+    # Symbolic zeros mark outputs that are not used, as PyTensor's disconnected gradients do.
     evaluate.defvjp(forward, backward, symbolic_zeros=True)
     return evaluate
 

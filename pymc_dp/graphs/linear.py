@@ -32,14 +32,14 @@ from pymc_dp.graphs.shapes import lengths, varies_with, with_shapes
 from pymc_dp.graphs.substitution import simplified
 from pymc_dp.graphs.values import keeps_values, known_value
 
-MOST_TOTALS = 1000  # running ones: their matrix is square
+MOST_RUNNING_TOTALS = 1000  # their matrix is square
 
 
 def linear_map(expression: TensorVariable, rv: TensorVariable) -> sparse.csr_array:
-    """Return the coefficients of a variable's entries in those of an expression linear in it.
+    """Return the coefficients of a variable's entries in an expression that is linear in it.
 
-    Entries may be picked, moved, summed, stacked, added up by an index, and multiplied with public
-    numbers; what is added does not matter. What `pm.Data` holds counts as it stands now, and a
+    Entries may be picked, moved, summed, stacked, added up by an index, and multiplied by public
+    numbers; constant terms are left out. `pm.Data` counts with its current values, and a
     coefficient that is not known is NaN.
 
     Returns
@@ -84,9 +84,9 @@ class _Map:
             case Sum() | Dot() | ps.Add() | AdvancedIncSubtensor() | IncSubtensor() if (
                 variable.dtype == "bool"
             ):
-                pass  # there it means or
+                pass  # the sum of truth values means `or`
             case CumOp() if node.inputs[0].dtype == "bool":
-                pass  # which PyTensor adds up in one way or another
+                pass  # running totals of truth values may be numbers or not
             case op if first and keeps_values(op, node.inputs[0]):
                 return self.read(node.inputs[0])
             case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() if first:
@@ -100,7 +100,7 @@ class _Map:
                 return rows[self._joined(variable).ravel()]
             case AdvancedIncSubtensor() | IncSubtensor() as op if not op.set_instead_of_inc:
                 target, put = node.inputs[:2]
-                # Into whole numbers, others would be put without what is behind their points.
+                # Numbers that are added to whole ones in place would lose their fractions.
                 fits = np.can_cast(put.dtype, target.dtype, "same_kind")
                 fits = fits and not getattr(op, "ignore_duplicates", False)
                 if fits and not set(touched) - {target, put}:
@@ -133,7 +133,7 @@ class _Map:
         raise Declined(f"it is not linear in {self.rv.name!r}: `{node.op}`")
 
     def _moved(self, variable: TensorVariable) -> np.ndarray:
-        """Return which entry of the first input each entry of the output is."""
+        """Return the position in the first input of each entry of the output."""
         node = variable.owner
         source, *rest = node.inputs
         numbers = np.arange(math.prod(lengths(source))).reshape(lengths(source))
@@ -152,15 +152,15 @@ class _Map:
         [source], axis = variable.owner.inputs, variable.owner.op.axis
         shape = lengths(source) if axis is not None else (math.prod(lengths(source)),)
         before, after = (math.prod(part) for part in (shape[: axis or 0], shape[(axis or 0) + 1 :]))
-        if (n := shape[axis or 0]) > MOST_TOTALS:
-            raise Declined(f"it has {n:,} running totals, more than {MOST_TOTALS:,}")
+        if (n := shape[axis or 0]) > MOST_RUNNING_TOTALS:
+            raise Declined(f"it has {n:,} running totals, more than {MOST_RUNNING_TOTALS:,}")
         totals = sparse.csr_array(np.tri(n))
         wide = sparse.kron(totals, sparse.eye_array(after))
         return sparse.kron(sparse.eye_array(before), wide) @ self.read(source)
 
     @staticmethod
     def _joined(variable: TensorVariable) -> np.ndarray:
-        """Return which entry of the inputs, one after the other, each entry of the output is."""
+        """Return the position of each entry of the output in the inputs, one after the other."""
         parts = variable.owner.inputs
         sizes = [math.prod(lengths(part)) for part in parts]
         starts = np.cumsum([0, *sizes])
@@ -194,7 +194,7 @@ class _Map:
         return sparse.kron(sparse.csr_array(a), sparse.eye_array(columns)) @ self.read(right)
 
     def _spread(self, source: TensorVariable, to: TensorVariable) -> sparse.csr_array:
-        """Return the rows of an operand, broadcast."""
+        """Return the rows of an operand, broadcast to the shape of the result."""
         return self.read(source)[_positions(lengths(source), lengths(to))]
 
     def _scaled(self, source, to: TensorVariable, factor: np.ndarray) -> sparse.csr_array:
@@ -211,21 +211,21 @@ class _Uses(_Map):
         except Declined:
             if not isinstance(variable.owner.op, Elemwise):
                 raise
-            # Coefficients say no more than that there are some, and none may cancel.
+            # A coefficient only marks a dependence: with absolute values none cancel.
             parts = [self._spread(i, variable) for i in variable.owner.inputs]
             return reduce(add, [abs(part).sign() for part in parts])
 
 
 def uses(expression: TensorVariable, rv: TensorVariable) -> sparse.csr_array:
-    """Return a matrix with an entry where one of an expression is computed from one of a variable.
+    """Return a matrix, nonzero where an entry of an expression depends on one of a variable.
 
-    Of linear operations and elementwise functions; see `linear_map`.
+    The expression is made of linear operations, as for `linear_map`, and elementwise functions.
     """
     return _Uses(rv).read(expression)
 
 
 def _added(entry: np.ndarray, size: int) -> sparse.csr_array:
-    """Return the matrix that adds up what has the same entry."""
+    """Return the matrix that adds up terms of the same entry."""
     return sparse.csr_array(
         (np.ones(entry.size), (entry, np.arange(entry.size))), shape=(size, entry.size)
     )
@@ -250,7 +250,7 @@ def _known(graph: TensorVariable, what: str) -> np.ndarray:
 
 
 def _value(graph: TensorVariable) -> np.ndarray | None:
-    """Return public numbers or None. Lengths may decide them: of ``x.reshape((*x.shape, 2))``."""
+    """Return public numbers or None; known shapes count, as in ``x.reshape((*x.shape, 2))``."""
     value = known_value(graph)
     if value is None:
         value = known_value(with_shapes(graph))

@@ -34,7 +34,7 @@ class KernelOp(ScalarOp):
 
     @classmethod
     def apply(cls, *inputs) -> TensorVariable:
-        """Evaluate elementwise on tensors; small integers would have less than double precision."""
+        """Evaluate elementwise on tensors, in double precision whatever their dtypes."""
         return cls(name=cls.__name__).on(*inputs)
 
     def on(self, *inputs) -> TensorVariable:
@@ -53,8 +53,8 @@ class KernelOp(ScalarOp):
 
     def pullback(self, inputs, outputs, output_gradients):
         """Return the gradients of the inputs."""
-        first, *others = output_gradients
-        if self.nout == 1 or not all(isinstance(g.type, DisconnectedType) for g in others):
+        first, *slope_gradients = output_gradients
+        if self.nout == 1 or not all(isinstance(g.type, DisconnectedType) for g in slope_gradients):
             raise NotImplementedError(f"{self.name} has no second derivatives")
         none = [x.zeros_like(dtype="float64") for x in inputs[: self.fixed]]
         return none + [first * slope for slope in outputs[1:]]
@@ -70,7 +70,7 @@ def _numba_funcify_kernel_op(op, node, **kwargs):
 
     if op.key is None:
         return evaluate, None
-    # Here is what calls the kernel.
+    # The key covers this wrapper of the kernel.
     key = joined(op.key, key_of(_numba_funcify_kernel_op))
     return evaluate, scalar_op_cache_key(op, kernel=key)
 
@@ -80,7 +80,7 @@ class HostOp(Op):
 
 
 class Placement(HostOp):
-    """Where to look, not what is there: no gradient passes."""
+    """An op that returns positions, not values: no gradient passes through it."""
 
     __props__: tuple[str, ...] = ()
 
@@ -94,14 +94,14 @@ class Placement(HostOp):
 
 
 class Held(Op):
-    """`disconnected_grad` for JAX: PyTensor rewrites its own away, and JAX derives through it."""
+    """`disconnected_grad` for JAX: PyTensor removes its own, and JAX would pass the gradient."""
 
     __props__ = ()
 
     def make_node(self, x):
-        """Apply to what no gradient passes."""
+        """Stop the gradient of `x`."""
         return Apply(self, [x], [x.type()])
 
     def perform(self, node, inputs, output_storage):
-        """Return it as it is."""
+        """Return the input."""
         output_storage[0][0] = inputs[0]

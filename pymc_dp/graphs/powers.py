@@ -33,8 +33,8 @@ def power_law(
     unit = np.ones([1] * variable.type.ndim, variable.dtype)
     if any(length not in (None, 1) for length in variable.type.shape):
         return None
-    one = known_value(clone_replace(expression, {variable: pt.constant(unit)}))
-    c = np.squeeze(math.nan if one is None else one)
+    at_one = known_value(clone_replace(expression, {variable: pt.constant(unit)}))
+    c = np.squeeze(math.nan if at_one is None else at_one)
     return (float(c), k) if c.ndim == 0 and np.isfinite(c) and c > 0 else None
 
 
@@ -43,9 +43,9 @@ def power(
 ) -> float | None:
     """Return k where an expression is proportional to ``variable**k``, decided by its ops.
 
-    Other variables may be part of the factor. None if it is no power, inf for an exponential.
-    Absolute values and signs, which ``pm.Normal(tau=)`` takes, are powers of a variable that is
-    known to be `positive`.
+    The factor may contain other variables. Returns None if the expression is no power, and inf if
+    it is an exponential. If the variable is known to be `positive`, its absolute value and its
+    sign, which ``pm.Normal(tau=)`` introduces, are powers too.
     """
     if expression is variable:
         return 1.0
@@ -55,18 +55,18 @@ def power(
     whole = isinstance(node.op, DimShuffle) or keeps_values(node.op, node.inputs[0])
     if whole or (isinstance(node.op, Subtensor) and all(variable.type.broadcastable)):
         return power(node.inputs[0], variable, positive=positive)
-    found = [power(i, variable, positive=positive) for i in node.inputs]
-    exponents = [k for k in found if k is not None]
-    if len(exponents) < len(found):
+    powers = [power(i, variable, positive=positive) for i in node.inputs]
+    exponents = [k for k in powers if k is not None]
+    if len(exponents) < len(powers):
         return None
     match node.op.scalar_op if isinstance(node.op, Elemwise) else core_op(node.op):
         case Dot():
             return None if math.inf in exponents else sum(exponents)
         case MatrixInverse():
             return -exponents[0]
-        case MakeVector() | Join():  # of entries with factors of their own
-            [k, *others] = {*exponents}
-            return None if others or k == math.inf else k
+        case MakeVector() | Join():  # each entry may have its own factor
+            [k, *rest] = {*exponents}
+            return None if rest or k == math.inf else k
         case ps.Abs() if positive:
             return exponents[0]
         case ps.Sign() if positive:

@@ -1,7 +1,7 @@
-"""Products of matrices whose code is compiled once, in the place of once in each graph.
+"""Products of matrices whose code is compiled once, not once for each graph.
 
-PyTensor compiles what prepares a call of BLAS anew for each layout of the factors, for five seconds
-each. Here the graph calls one linked kernel; small products need no BLAS, and are faster without.
+PyTensor compiles the preparation of a BLAS call anew for each layout of the factors, which takes
+five seconds. Here graphs call one linked kernel, which does small products faster, without BLAS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytensor.tensor.math import Dot
 from pymc_dp.kernels import version_of
 from pymc_dp.kernels.linked import linked
 
-_SMALL = 4096  # multiplications, below which no BLAS is called
+_SMALL = 4096  # multiplications: smaller products do not call BLAS
 _ANY = "Array(f8, 2, 'A')"
 
 
@@ -84,8 +84,8 @@ def _compiled_once(fgraph, node):
     if any(v.type.dtype != "float64" for v in (*node.inputs, *node.outputs)):
         return None
     known: dict[type, type] = {Dot: Product, BatchedDot: BatchedProduct}
-    own = known.get(type(node.op))
-    return None if own is None else [own()(*node.inputs)]
+    replacement = known.get(type(node.op))
+    return None if replacement is None else [replacement()(*node.inputs)]
 
 
 PRODUCTS = in2out(_compiled_once, name="products_compiled_once")

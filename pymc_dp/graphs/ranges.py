@@ -1,4 +1,4 @@
-"""Whether integer arithmetic of a graph can leave its type, where it would wrap around."""
+"""Whether integer arithmetic in a graph can exceed its dtype, and wrap around."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from pymc_dp.graphs.values import is_random, keeps_values, known_value
 
 Range = tuple[float, float]
 _ALL: Range = (-math.inf, math.inf)
-_COUNT = 2.0**24  # a count in int32, of which a few may be added up
+_COUNT = 2.0**24  # bound on counts in int32, so that a few may be added up
 
 
 def check_wraparound(name: str, statistic: TensorVariable) -> None:
-    """Refuse a statistic of which integers of few bits can wrap around.
+    """Refuse a statistic in which integers of few bits can wrap around.
 
     Raises
     ------
     ValueError
         Naming the release, the operation and its type.
     """
-    found: dict[Variable, Range] = {}
+    ranges: dict[Variable, Range] = {}
     inputs = [v for v in walk([statistic], _above) if is_random(v) or v.owner is None]
     for node in toposort([statistic], blockers=inputs):
-        exact = _range_of(node, found)
+        exact = _range_of(node, ranges)
         for output in node.outputs:
             limits = _limits(output)
-            found[output] = max(exact[0], limits[0]), min(exact[1], limits[1])
+            ranges[output] = max(exact[0], limits[0]), min(exact[1], limits[1])
             if not _is_narrow(output) or (limits[0] <= exact[0] and exact[1] <= limits[1]):
                 continue
-            instead = 'Write .astype("int64") of what it is computed from'
+            instead = 'Write .astype("int64") on its inputs'
             if isinstance(getattr(node.op, "scalar_op", None), ps.Cast):
                 if output.type.dtype == "int32":  # no count is that large
-                    found[output] = -_COUNT, _COUNT
+                    ranges[output] = -_COUNT, _COUNT
                     continue
                 what = f"a cast to {output.type.dtype}"
                 instead = 'Write .astype("int64") in its place'
@@ -71,7 +71,7 @@ def _above(variable: Variable) -> list[Variable] | None:
 
 
 def _is_narrow(variable: Variable) -> bool:
-    """Whether a variable has integers of less than 64 bits, or such without a sign."""
+    """Whether a variable has integers of less than 64 bits, or unsigned ones."""
     dtype = getattr(variable.type, "dtype", None)
     return dtype is not None and np.dtype(dtype).kind in "iu" and dtype != "int64"
 
@@ -86,9 +86,9 @@ def _limits(variable: Variable) -> Range:
 
 
 def _leaf(variable: Variable) -> Range:
-    """Return the range of what is not computed here: of data as their type, since they change."""
+    """Return the range of an input of the graph; for data, which may change, by their dtype."""
     if isinstance(variable, SharedVariable) and variable.type.dtype == "int32":
-        return -_COUNT, _COUNT  # as pm.Data holds whole numbers
+        return -_COUNT, _COUNT  # the dtype in which pm.Data holds whole numbers
     if isinstance(variable, Constant) and np.size(variable.data):
         try:
             data = np.asarray(variable.data, dtype="float64")
@@ -113,9 +113,9 @@ def _leaf(variable: Variable) -> Range:
     return _limits(variable)
 
 
-def _range_of(node: Apply, found: dict[Variable, Range]) -> Range:
-    """Return what the values would be without wrapping around."""
-    parts = [found[i] if i in found else _leaf(i) for i in node.inputs]
+def _range_of(node: Apply, ranges: dict[Variable, Range]) -> Range:
+    """Return the range of the values if they did not wrap around."""
+    parts = [ranges[i] if i in ranges else _leaf(i) for i in node.inputs]
     op = getattr(node.op, "scalar_op", node.op)
     if isinstance(node.op, CAReduce):
         shape = known_shape(node.inputs[0])
@@ -127,7 +127,7 @@ def _range_of(node: Apply, found: dict[Variable, Range]) -> Range:
         if not isinstance(node.op, Sum):
             return _of_type(node)
         if n == math.inf and node.outputs[0].type.dtype == "uint64" and parts[0][0] >= 0.0:
-            return _of_type(node)  # as many as there are, but no more than 2**64
+            return _of_type(node)  # a sum of unknown length is taken to fit into 2**64
         return _times(parts[0], (n, n))
     match op:
         case ps.Add():
@@ -175,7 +175,7 @@ def _range_of(node: Apply, found: dict[Variable, Range]) -> Range:
             return _union(parts[:2])
         case IncSubtensor():
             return _union([parts[0], (parts[0][0] + parts[1][0], parts[0][1] + parts[1][1])])
-        case AdvancedIncSubtensor():  # an index may come again
+        case AdvancedIncSubtensor():  # an index may occur several times
             return _ALL if _is_narrow(node.outputs[0]) else _of_type(node)
     if parts and keeps_values(op, node.inputs[0]):
         return parts[0]

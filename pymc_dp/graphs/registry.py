@@ -1,4 +1,4 @@
-"""The one registry: things of a kind, found by a key, put in by the modules that know of them."""
+"""Registries of objects by key, and public names that plugins offer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, cast
 
 
 class Registry[K: Hashable, T](dict[K, T]):
-    """Things of one kind by their keys, those of a lower `order` first.
+    """Objects of one kind by their keys, sorted by `order`.
 
-    A module registers what it has; `load` finds the modules.
+    Modules register their own objects; `load` imports the modules.
 
     Attributes
     ----------
     additions : int
-        To all registries so far: what was read before one may be read in another way after it.
+        Number of additions to all registries so far: an addition may change how a model is read.
     """
 
     additions = 0
@@ -26,7 +26,7 @@ class Registry[K: Hashable, T](dict[K, T]):
         self._order: dict[K, int] = {}
 
     def add(self, thing: T, *keys: K, order: int = 0) -> T:
-        """Register a thing under each of these keys, or under itself; return it."""
+        """Register an object under each of the keys, or under itself; return it."""
         Registry.additions += 1
         for key in keys or (cast(K, thing),):
             self[key] = thing
@@ -37,12 +37,12 @@ class Registry[K: Hashable, T](dict[K, T]):
         return thing
 
     def register(self, *keys: K, order: int = 0) -> Callable[[Any], Any]:
-        """Register what is decorated under each of these keys, or under itself."""
+        """Register the decorated object under each of the keys, or under itself."""
         return lambda thing: self.add(thing, *keys, order=order)
 
 
 def load(package: str) -> None:
-    """Import every module of a package, so that what each registers is there."""
+    """Import every module of a package, so that each registers its objects."""
     for module in walk_packages(import_module(package).__path__, package + "."):
         import_module(module.name)
 
@@ -53,19 +53,19 @@ _OFFERED: dict[str, str] = {}  # public names, and the modules that they are imp
 def offer(package: str, **names: str) -> None:
     """Say which module of a package, a plugin, has a public name of `pymc_dp`.
 
-    It is imported when the name is first asked for.
+    The module is imported when the name is first used.
     """
     _OFFERED.update({name: f"{package}.{module}" for name, module in names.items()})
 
 
 def offered(name: str) -> Any:
-    """Import what a plugin offers under a name; an AttributeError where none does."""
+    """Import the public name that a plugin offers; an AttributeError if none does."""
     if name not in _OFFERED:
         raise AttributeError(f"pymc_dp has no {name!r}: no plugin offers it")
     return getattr(import_module(_OFFERED[name]), name)
 
 
 def import_offered() -> None:
-    """Import all that plugins offer, so that what each has to register is there."""
+    """Import all public names of plugins, so that each plugin registers its objects."""
     for module in dict.fromkeys(_OFFERED.values()):
         import_module(module)

@@ -25,7 +25,7 @@ from pymc_dp.graphs.values import core_op, is_random, keeps_values, known_value,
 
 
 def entry_of(variable: TensorVariable) -> tuple[TensorVariable, tuple[int, ...]] | None:
-    """Return the variable and the index of which a scalar is an entry; None if not known."""
+    """Return the variable that a scalar is an entry of, and its index; None if not known."""
     source = variable
     moved = DimShuffle | Subtensor | SpecifyShape | ViewOp  # dims= and Deterministic leave these
     while source.owner is not None and isinstance(source.owner.op, moved):
@@ -40,32 +40,34 @@ def entry_of(variable: TensorVariable) -> tuple[TensorVariable, tuple[int, ...]]
     place = known_value(place)
     if place is None:
         return None
-    found = np.unravel_index(int(place), shape) if shape else ()
-    return source, tuple(int(k) for k in found)
+    position = np.unravel_index(int(place), shape) if shape else ()
+    return source, tuple(int(k) for k in position)
 
 
 def leaves(
     graph: TensorVariable, places: np.ndarray
 ) -> Iterator[tuple[TensorVariable, np.ndarray]]:
-    """Return what a graph is joined from, with the places that each part has in it.
+    """Yield the parts that a graph is joined from, each with the places of its entries.
 
-    `places` are those of the graph itself, an array of its shape.
+    `places` are those of the graph's own entries, an array of its shape.
     """
     node = graph.owner
     match node and node.op:
         case MakeVector():
-            for part, own in zip(node.inputs, places, strict=True):
-                yield from leaves(part, own)
+            for part, part_places in zip(node.inputs, places, strict=True):
+                yield from leaves(part, part_places)
         case Join(axis=axis):
             ends = np.cumsum([lengths(part)[axis] for part in node.inputs])
-            for part, own in zip(node.inputs, np.split(places, ends[:-1], axis), strict=True):
-                yield from leaves(part, own)
+            for part, part_places in zip(
+                node.inputs, np.split(places, ends[:-1], axis), strict=True
+            ):
+                yield from leaves(part, part_places)
         case Reshape() | DimShuffle(drop=[]) if graph.type.ndim:
-            given = lengths(node.inputs[0])
-            if isinstance(node.op, DimShuffle):  # back in the order of the axes of what is given
-                places = places.reshape([given[axis] for axis in node.op.shuffle])
+            shape = lengths(node.inputs[0])
+            if isinstance(node.op, DimShuffle):  # back to the order of the input's axes
+                places = places.reshape([shape[axis] for axis in node.op.shuffle])
                 places = places.transpose(np.argsort(node.op.shuffle))
-            yield from leaves(node.inputs[0], places.reshape(given))
+            yield from leaves(node.inputs[0], places.reshape(shape))
         case op if node is not None and keeps_values(op, node.inputs[0]):
             yield from leaves(node.inputs[0], places)
         case _:
@@ -73,11 +75,11 @@ def leaves(
 
 
 def of_nothing(expression: TensorVariable) -> list[TensorVariable]:
-    """Return the largest parts of an expression that are computed from no entry of an RV.
+    """Return the largest parts of an expression that depend on RVs, but on none of their entries.
 
-    What is computed from RVs all the same is picked by an index that is empty, or taken times zero.
+    They are picked by an empty index, or multiplied by zero.
     """
-    # What is computed from RVs, and whether from an entry of theirs.
+    # Each variable that is computed from RVs, and whether it uses an entry of theirs.
     random: dict[Variable, bool] = {
         rv: 0 not in known_shape(rv) for rv in nearest_rvs([expression])
     }
@@ -107,7 +109,7 @@ def _is_zero(graph: Variable) -> bool:
 
 
 def varies_with(expression: TensorVariable, rv: TensorVariable) -> bool:
-    """Whether an expression depends on a variable, and on more of it than its shape."""
+    """Whether an expression depends on the values of a variable, not only on its shape."""
     blockers = nearest_rvs([expression])
     above = list(ancestors([expression], blockers=blockers))
     shapes = [v for v in above if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)]
@@ -115,7 +117,7 @@ def varies_with(expression: TensorVariable, rv: TensorVariable) -> bool:
 
 
 def known_shape(variable: TensorVariable) -> tuple[int | None, ...]:
-    """Shape of a variable; where only `dims` or `pm.Data` give it, as they stand now."""
+    """Return the shape of a variable, by the current values of `dims` and `pm.Data`."""
     if None not in variable.type.shape:
         return variable.type.shape
     shape = known_value(*simplified([variable.shape]))
@@ -123,13 +125,13 @@ def known_shape(variable: TensorVariable) -> tuple[int | None, ...]:
 
 
 def may_broadcast(shape: Sequence[int | None], to: Sequence[int | None]) -> bool:
-    """Whether a shape can be that of what is broadcast to another; None is a length not known."""
+    """Whether a shape may broadcast to another; None stands for an unknown length."""
     pairs = zip(reversed(shape), reversed(to), strict=False)
     return len(shape) <= len(to) and all(None in (a, b) or a in (b, 1) for a, b in pairs)
 
 
 def with_shapes(graph: TensorVariable) -> TensorVariable:
-    """Return a graph with numbers for the shapes in it that are known."""
+    """Return a graph whose known shapes are replaced by constants."""
     numbers: dict[Variable, Variable] = {}
     for variable in ancestors([graph], blockers=nearest_rvs([graph])):
         node = variable.owner
@@ -137,8 +139,8 @@ def with_shapes(graph: TensorVariable) -> TensorVariable:
             continue
         shape = known_shape(node.inputs[0])
         if None not in shape:
-            found = shape[node.op.i] if isinstance(node.op, Shape_i) else shape
-            numbers[variable] = pt.constant(np.array(found, dtype="int64"))
+            known = shape[node.op.i] if isinstance(node.op, Shape_i) else shape
+            numbers[variable] = pt.constant(np.array(known, dtype="int64"))
     return graph_replace([graph], numbers, strict=False)[0] if numbers else graph
 
 
@@ -151,7 +153,7 @@ def lengths(variable: TensorVariable) -> tuple[int, ...]:
 
 
 def value_lengths(model: Any, rv: TensorVariable) -> tuple[int, ...]:
-    """Return the shape of a variable's value, transformed perhaps, as of a precision matrix."""
+    """Return the shape of a variable's value, which a transform may change (a covariance, say)."""
     value, transform = model.rvs_to_values[rv], model.rvs_to_transforms[rv]
     if transform is not None and None in known_shape(value):
         return lengths(transform.forward(rv, *rv.owner.inputs))

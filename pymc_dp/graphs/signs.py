@@ -54,6 +54,6 @@ def is_nonnegative(graph: TensorVariable) -> bool:
 
 
 def nonnegative(parameter: TensorVariable) -> TensorVariable:
-    """Return what a law needs to be nonnegative; NaN where it is not, as a square hides it."""
+    """Return a parameter with NaN where it is negative: a square would hide its sign."""
     known = is_nonnegative(parameter)
     return parameter if known else pt.switch(parameter >= 0, parameter, np.nan)

@@ -1,4 +1,4 @@
-"""What goes on before the first draw, in one line with the time so far."""
+"""A line that shows the stage before the first draw, and the time so far."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _CURRENT: ContextVar[Stages | None] = ContextVar("_CURRENT", default=None)
 
 
 def stage(what: str = "") -> None:
-    """Say what begins now, to whoever called `dp.sample`; nothing, where draws show themselves."""
+    """Show the stage that begins in the line of `dp.sample`; an empty one takes the line away."""
     if (current := _CURRENT.get()) is not None:
         current.say(what)
 
 
 def expect_compiling(seconds: float) -> None:
-    """Say how many CPU seconds compiling may take, once it begins; 0 if all is on disk."""
+    """Set how many CPU seconds the next compilation may take; 0 if all code is on disk."""
     if (current := _CURRENT.get()) is not None:
         current.compiling = seconds
 
@@ -41,10 +41,10 @@ _log.addFilter(_is_said)
 
 
 def _is_news(_: logging.LogRecord) -> bool:
-    """Whether PyTensor says more than that it left out to join two slices of a long vector.
+    """Whether a record of PyTensor is about anything but two rewrites that fail without harm.
 
-    It computes with small integers then, and shows a traceback, in several records. So it does
-    where it takes a slice of what has derivatives beside it for one output.
+    One joins two slices of a long vector, and overflows int8. The other takes a slice of an op with
+    several outputs as if it had one. For each PyTensor logs a traceback, in several records.
     """
     error = sys.exc_info()[1]
     of_slices = isinstance(error, OverflowError) and "out of bounds for int8" in str(error)
@@ -56,17 +56,17 @@ logging.getLogger("pytensor.graph.rewriting.basic").addFilter(_is_news)
 
 
 class Stages:
-    """A line that says what goes on, for as long as this is open.
+    """A line that shows the current stage, while this context is open.
 
-    In a terminal and in a notebook the line is written anew as time passes, and goes when there is
-    something else to see. In a script each stage is a line of the log, and one more every 10 s.
+    In a terminal and in a notebook the line is updated as time passes, and removed before other
+    output. In a script each stage is logged, and logged again every 10 s.
 
     Parameters
     ----------
     progressbar : bool
-        Whether the line may move; each stage is a line of the log if not.
+        Whether the line may be updated; if not, stages are logged.
     quiet : bool
-        Whether nothing at all is logged, as by PyMC.
+        Whether nothing is shown or logged, as in PyMC.
     """
 
     def __init__(self, *, progressbar: bool, quiet: bool):
@@ -85,7 +85,7 @@ class Stages:
                 self._show = _to_terminal
 
     def __enter__(self) -> Stages:
-        """Begin."""
+        """Show the line."""
         self._token, self._announced = _CURRENT.set(self), ANNOUNCED.set(True)
         if self._moves:
             for handler in self._handlers:
@@ -96,7 +96,7 @@ class Stages:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the line away."""
+        """Remove the line."""
         _CURRENT.reset(self._token)
         ANNOUNCED.reset(self._announced)
         if self._show is not None:
@@ -112,8 +112,8 @@ class Stages:
         return self._show not in (None, self._to_log)
 
     def say(self, what: str) -> None:
-        """Say what begins now."""
-        if what in ("", DRAWING):  # what is compiled after the draws was not expected
+        """Show the stage that begins."""
+        if what in ("", DRAWING):  # the estimate is for code that is compiled before the draws
             self.compiling = 0.0
         if what == "Compiling" and self.compiling:
             what = f"Compiling, once, for some {self.compiling:.0f} s"
@@ -140,7 +140,7 @@ class Stages:
             _log.info("%s", line)
 
     def _before_others(self, record: logging.LogRecord) -> bool:
-        """Take the line away before a message; what speaks for itself, PyMC, also shows itself."""
+        """Remove the line before a message; before one of PyMC, until the next stage."""
         with self._lock:
             if self._now:
                 self._show("")

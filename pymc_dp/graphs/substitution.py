@@ -17,16 +17,16 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.values import nearest_rvs
 
 
-def computation(graph: Variable, of: Variable) -> Hashable:
-    """Return what equals that of another graph where both compute the same of a variable."""
-    numbers: dict[Variable, Hashable] = {of: 0}
+def computation(graph: Variable, variable: Variable) -> Hashable:
+    """Return a key that two graphs share if they compute the same from a variable."""
+    numbers: dict[Variable, Hashable] = {variable: 0}
 
-    def known(variable: Variable) -> Hashable:
-        given = variable.signature() if isinstance(variable, Constant) else variable
-        return numbers.setdefault(variable, (variable.type, given))
+    def known(operand: Variable) -> Hashable:
+        identity = operand.signature() if isinstance(operand, Constant) else operand
+        return numbers.setdefault(operand, (operand.type, identity))
 
     steps = []
-    for node in toposort([graph], blockers=[of]):
+    for node in toposort([graph], blockers=[variable]):
         steps.append((node.op, *map(known, node.inputs)))
         numbers |= {output: (len(numbers), k) for k, output in enumerate(node.outputs)}
     return (*steps, known(graph))
@@ -37,7 +37,7 @@ def substitute(
 ) -> TensorVariable:
     """Replace variables of an expression; its other random variables stay those of the model.
 
-    `clone_replace` would copy these, and a model does not know the copies: they would be drawn.
+    `clone_replace` would copy them: the model does not know the copies, and would draw them anew.
     """
     kept = {rv: rv for rv in nearest_rvs([expression])}
     return graph_replace(expression, kept | replace, strict=False)
@@ -49,7 +49,7 @@ def _simplifier() -> GraphRewriter:
 
 
 def simplified(graphs: Sequence[Variable]) -> list[Variable]:
-    """Return graphs as PyTensor simplifies them, by what is known of shapes; those given stay."""
+    """Return copies of graphs that PyTensor has simplified, with shapes that are known."""
     copy = FunctionGraph(outputs=graphs, clone=True, copy_inputs=False)
     _simplifier().rewrite(copy)
     return copy.outputs

@@ -1,4 +1,4 @@
-"""Has JAX know the package's ops when a graph is compiled to it, and not before."""
+"""Register the package's ops with JAX when a graph is compiled to it, and not before."""
 
 from pytensor.compile import optdb
 from pytensor.gradient import DisconnectedGrad
@@ -9,14 +9,14 @@ from pymc_dp.graphs.ops import Held
 
 
 class _ForJax(GraphRewriter):
-    """Have JAX know the package's ops, without the package importing it."""
+    """Register the package's ops with JAX, which the package itself does not import."""
 
     def add_requirements(self, fgraph):
         """Make the graph's variables replaceable."""
         fgraph.attach_feature(ReplaceValidate())
 
     def apply(self, fgraph):
-        """Register the ops, and keep what gradients must not pass."""
+        """Register the ops, and replace `DisconnectedGrad`, which PyTensor would remove."""
         import pymc_dp.graphs.jax  # noqa: F401
 
         for node in fgraph.toposort():
@@ -24,6 +24,6 @@ class _ForJax(GraphRewriter):
                 fgraph.replace(node.outputs[0], Held()(*node.inputs), reason="pymc_dp_jax")
 
 
-# Rewrites of this name run on every graph that is compiled to JAX, and on no other; this one before
-# PyTensor simplifies.
+# Rewrites with the tag "jax" run on graphs that are compiled to JAX, and on no others. This one
+# runs before PyTensor simplifies the graph.
 optdb.register("pymc_dp_jax", _ForJax(), "jax", position=0.05)

@@ -37,7 +37,7 @@ from pymc_dp.graphs.declined import notice
 
 
 class _Inline(GraphRewriter):
-    """Write out graphs in others, which PyTensor compiles with C, whatever the mode."""
+    """Inline every `OpFromGraph`: PyTensor would compile it with C, whatever the mode."""
 
     def apply(self, fgraph):
         while nodes := [n for n in fgraph.apply_nodes if isinstance(n.op, OpFromGraph)]:
@@ -45,7 +45,7 @@ class _Inline(GraphRewriter):
                 fgraph.replace_all(zip(node.outputs, inline_ofg_node(node), strict=True))
 
 
-# Evaluates scalars while a model is being read: nothing worth compiling.
+# Evaluates the small graphs of a reading in Python: to compile them would take longer.
 PLAIN_MODE = Mode(linker="py", optimizer=None).register((_Inline(), -0.02))
 
 
@@ -64,15 +64,15 @@ def nearest_rvs(expressions: Sequence[Variable]) -> list[Variable]:
             return None
         return variable.owner.inputs
 
-    found = [v for v in walk(expressions, expand, bfs=False) if is_random(v)]
-    return list(dict.fromkeys(found))
+    rvs = [v for v in walk(expressions, expand, bfs=False) if is_random(v)]
+    return list(dict.fromkeys(rvs))
 
 
 def public_data(expressions: Sequence[Variable]) -> list[SharedVariable]:
     """Return the `pm.Data` that expressions are computed from, not looking past RVs."""
-    found = ancestors(expressions, blockers=nearest_rvs(expressions))
+    sources = ancestors(expressions, blockers=nearest_rvs(expressions))
     return [
-        v for v in found if isinstance(v, SharedVariable) and not isinstance(v.type, RandomType)
+        v for v in sources if isinstance(v, SharedVariable) and not isinstance(v.type, RandomType)
     ]
 
 
@@ -82,13 +82,13 @@ def depends_on(expression: Variable, variable: Variable) -> bool:
 
 
 def known_value(graph: Variable, *, fixed: bool = False) -> np.ndarray | None:
-    """Return the value of a constant of the model; None where random or unknown things decide it.
+    """Return the value of a graph; None if it depends on random or unknown variables.
 
-    What `pm.Data` holds now counts as known, though it may change: with ``fixed`` it does not.
+    The current values of `pm.Data` count as known. With ``fixed`` they do not: they may change.
     """
     roots = [v for v in ancestors([graph]) if v.owner is None]
     kinds = Constant if fixed else Constant | SharedVariable
-    # A generator gives away every draw, those inside a Scan as well.
+    # Every draw, one inside a Scan too, has a random generator among its roots.
     if not all(isinstance(r, kinds) and not isinstance(r.type, RandomType) for r in roots):
         return None
     if any(isinstance(r, SharedVariable) for r in roots):
@@ -110,13 +110,13 @@ def plain_function(inputs: Sequence[Variable], outputs) -> Callable:
 
 
 def noticed_function(inputs: Sequence[Variable], outputs) -> Callable:
-    """Return a plain function for use while a model is read; the data in it are noticed."""
+    """Return a plain function for use in a reading; its data are noticed, see `notice`."""
     notice(*public_data([outputs] if isinstance(outputs, Variable) else outputs))
     return plain_function(inputs, outputs)
 
 
 def valued(graph: Variable) -> list[SharedVariable]:
-    """Return the shared variables of which a graph takes more than the shape."""
+    """Return the shared variables whose values, not only their shapes, a graph uses."""
 
     def expand(variable: Variable):
         node = variable.owner
@@ -126,37 +126,37 @@ def valued(graph: Variable) -> list[SharedVariable]:
 
 
 def _computed(graphs: Sequence[Variable], known: Mapping[Variable, Any]) -> list[Any]:
-    """Compute graphs of numbers op by op: to make a function of them takes longer than all else."""
-    found = dict(known)
+    """Evaluate graphs op by op, which is faster than to make a function of them."""
+    computed = dict(known)
 
     def value(variable: Variable):
-        if variable in found:
-            return found[variable]
+        if variable in computed:
+            return computed[variable]
         return variable.data if isinstance(variable, Constant) else variable.get_value(borrow=True)
 
     for node in toposort(graphs):
         if isinstance(node.op, OpFromGraph):
             inner = dict(zip(node.op.fgraph.inputs, map(value, node.inputs), strict=True))
-            own = _computed(node.op.fgraph.outputs, inner)
-            found |= dict(zip(node.outputs, own, strict=True))
+            outputs = _computed(node.op.fgraph.outputs, inner)
+            computed |= dict(zip(node.outputs, outputs, strict=True))
             continue
         if not hasattr(node.op, "perform") or node.op.destroy_map:
             raise NotImplementedError
         node.op.prepare_node(node, None, None, "py")
         storage: list[list] = [[None] for _ in node.outputs]
         node.op.perform(node, [value(i) for i in node.inputs], storage)
-        found |= dict(zip(node.outputs, [s[0] for s in storage], strict=True))
+        computed |= dict(zip(node.outputs, [s[0] for s in storage], strict=True))
     return [value(graph) for graph in graphs]
 
 
-def keeps_values(op: Op, given: Variable | str) -> bool:
-    """Whether an op returns its first input, or any input of this dtype, as it is.
+def keeps_values(op: Op, operand: Variable | str) -> bool:
+    """Whether an op returns its first input, or any input of this dtype, unchanged.
 
-    A cast does where every value of the one type is one of the other; to floats, but for rounding;
-    of whole numbers to int64. To fewer integers it may wrap around, to truth
-    values it compares with zero.
+    A cast does if the new dtype holds every value of the old one (floats up to rounding), or if it
+    takes whole numbers to int64. A cast to smaller integers may wrap around; one to truth values
+    compares with zero.
     """
-    dtype = given if isinstance(given, str) else getattr(given.type, "dtype", None)
+    dtype = operand if isinstance(operand, str) else getattr(operand.type, "dtype", None)
     match getattr(op, "scalar_op", op):
         case ps.Identity() | ViewOp() | SpecifyShape() | CheckAndRaise():
             return True
@@ -168,8 +168,8 @@ def keeps_values(op: Op, given: Variable | str) -> bool:
                 return target.itemsize >= 4
             whole = (
                 np.dtype(dtype).kind == "f"
-                and not isinstance(given, str)
-                and is_whole(given, fixed=True)
+                and not isinstance(operand, str)
+                and is_whole(operand, fixed=True)
             )
             return (whole and target == np.int64) or np.can_cast(dtype, target)
         case ps.Floor() | ps.Ceil() | ps.Trunc() if dtype is not None:
@@ -180,7 +180,7 @@ def keeps_values(op: Op, given: Variable | str) -> bool:
 def is_whole(graph: Variable, *, fixed: bool = False) -> bool:
     """Whether every value of a graph is known to be a whole number.
 
-    Of what `pm.Data` holds, that now; with ``fixed`` any that it may come to hold.
+    `pm.Data` counts with its current values; with ``fixed``, with any that it may take later.
     """
 
     def all_whole(graphs) -> bool:
@@ -216,12 +216,12 @@ def is_whole(graph: Variable, *, fixed: bool = False) -> bool:
 
 
 def core_op(op: Op) -> Op:
-    """Return what an op applies to each entry of a batch, a product of matrices say."""
+    """Return the op that `Blockwise` applies to each entry of a batch; any other op itself."""
     return getattr(op, "core_op", op)
 
 
 def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
-    """Whether an expression is a variable as it is, but for its dtype."""
+    """Whether an expression is a variable unchanged, up to its dtype."""
     while expression is not rv:
         node = expression.owner
         if node is None or not keeps_values(node.op, node.inputs[0]):

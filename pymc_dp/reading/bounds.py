@@ -24,13 +24,13 @@ def feasible_start(reading: Reading) -> dict[str, np.ndarray]:
     """Return starting values for the mean and spread of bounded records that start outside.
 
     PyMC's starting values are kept where they are feasible, and `initval=` always: the mean is
-    moved off the ends of the bounds, the spread shrunk until the variance is at most half of what
-    is possible.
+    moved off the ends of the bounds, the spread shrunk until the variance is at most half of the
+    largest possible one.
     """
     start: dict[str, np.ndarray] = {}
     model = reading.model
-    own = {rv: value for rv, value in model.rvs_to_initial_values.items() if value is not None}
-    numbers = {rv: pt.as_tensor(v) for rv, v in own.items() if not isinstance(v, str)}
+    initvals = {rv: value for rv, value in model.rvs_to_initial_values.items() if value is not None}
+    numbers = {rv: pt.as_tensor(v) for rv, v in initvals.items() if not isinstance(v, str)}
 
     def own_start(variable: TensorVariable) -> float:
         [graph] = graph_replace([variable], numbers, strict=False)
@@ -51,11 +51,11 @@ def feasible_start(reading: Reading) -> dict[str, np.ndarray]:
         cap = 0.5 * (moved - lower) * (upper - moved)
         if c * own_start(spread) ** k > cap:
             start[spread.name] = np.array((cap / c) ** (1 / k))
-    return {name: value for name, value in start.items() if model[name] not in own}
+    return {name: value for name, value in start.items() if model[name] not in initvals}
 
 
 def at_start(graphs: list[TensorVariable], times: float = 1.0) -> list[TensorVariable]:
-    """Return graphs with the variables that they depend on where PyMC starts these, or beyond."""
+    """Return graphs in which variables are `times` the values at which PyMC starts them."""
     while above := nearest_rvs(graphs):
         starts = {rv: (times * _start(rv)).astype(rv.dtype) for rv in above}
         graphs = graph_replace(graphs, starts, strict=False)
@@ -63,7 +63,7 @@ def at_start(graphs: list[TensorVariable], times: float = 1.0) -> list[TensorVar
 
 
 def _start(rv: TensorVariable) -> TensorVariable:
-    """Return where PyMC starts a variable; many starting points are computed from its shape."""
+    """Return the value at which PyMC starts a variable; it may depend on the variable's shape."""
     start = support_point(rv)
     if rv not in ancestors([start]):
         return start
@@ -72,13 +72,13 @@ def _start(rv: TensorVariable) -> TensorVariable:
 
 
 def starting_values(graphs: list[TensorVariable]) -> list[np.ndarray]:
-    """Evaluate graphs where PyMC starts the variables that they depend on."""
+    """Evaluate graphs at the values at which PyMC starts their variables."""
     graphs = at_start(graphs)
-    found = [known_value(graph) for graph in graphs]
-    for graph, value in zip(graphs, found, strict=True):
+    values = [known_value(graph) for graph in graphs]
+    for graph, value in zip(graphs, values, strict=True):
         if value is None:
             raise Declined(f"where `{graph}` starts is not known: give initvals=")
-    return [value for value in found if value is not None]
+    return [value for value in values if value is not None]
 
 
 def feasible_point(model: pm.Model, seed: int = 0) -> dict[str, np.ndarray]:

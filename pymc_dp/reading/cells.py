@@ -1,7 +1,7 @@
-"""Records by cells, the parts of a public partition in which they are alike.
+"""Cells: the parts of a public partition in which records are alike.
 
-Records whose parameters agree, and their weights in all that was released (`reading.statistic`),
-are one cell, of which parameters are computed once.
+Records with equal parameters, and with equal weights in all releases (`reading.statistic`), are one
+cell; parameters are computed once for each cell.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pymc_dp.graphs.declined import Declined, notice
 from pymc_dp.graphs.shapes import known_shape, lengths
 from pymc_dp.graphs.values import keeps_values, known_value, nearest_rvs
 
-type Index = tuple[np.ndarray, ...]  # for each axis, the place of every entry that is meant
+type Index = tuple[np.ndarray, ...]  # for each axis, the place of every entry
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,8 @@ class Cells:
 
     Attributes
     ----------
-    first : for each cell, the place of a record in it, in the raveled records.
-    sizes : the number of records in each.
+    first : the place of one record of each cell, in the raveled records.
+    sizes : the number of records in each cell.
     of : the cell of each record.
     """
 
@@ -53,17 +53,17 @@ class Cells:
 
 
 def _has_numbers(graph: TensorVariable) -> bool:
-    """Whether what a graph holds, if it is data or a constant, is not NaN."""
+    """Whether a graph is not data or a constant with NaN."""
     if isinstance(graph, SharedVariable):
         return not np.isnan(graph.get_value(borrow=True)).any()
     return not isinstance(graph, Constant) or not np.isnan(graph.data).any()
 
 
 def require_numbers(rv: TensorVariable, parameters: Sequence[TensorVariable]) -> None:
-    """Refuse records whose parameters are computed from numbers that are NaN, covariates say."""
+    """Refuse records whose parameters are computed from NaN, in covariates say."""
     for graph in ancestors(parameters, blockers=nearest_rvs(parameters)):
         if graph.owner is None and getattr(graph, "dtype", "").startswith("float"):
-            if isinstance(graph, SharedVariable):  # other values of it need no other reading
+            if isinstance(graph, SharedVariable):  # other values need no new reading
                 notice(following=[partial(_has_numbers, graph)])
             if not _has_numbers(graph):
                 raise ValueError(
@@ -73,20 +73,20 @@ def require_numbers(rv: TensorVariable, parameters: Sequence[TensorVariable]) ->
 
 
 def have_one_law(rv: TensorVariable, parameters: Sequence, members, sizes) -> bool:
-    """Whether the parameters agree within groups, of these sizes, of the records in `members`."""
+    """Whether parameters agree within groups of `members`, which follow each other by sizes."""
     cell = cells_of(rv, parameters).of[members]
     first = np.cumsum([0, *sizes[:-1]])[sizes > 0]
     return np.array_equal(np.repeat(cell[first], sizes[sizes > 0]), cell)
 
 
 def at_records(rv: TensorVariable, parameter: TensorVariable, records) -> TensorVariable:
-    """Return a parameter of some records, given by their places in the raveled ones."""
+    """Return a parameter at some records, given by their places in the raveled variable."""
     index = tuple(place[records] for place in places(rv))
     return at_places(parameter, aligned(parameter, index))
 
 
 def cells_of(rv: TensorVariable, parameters: Sequence, *weights: sparse.csr_array) -> Cells:
-    """Return the finest cells in which the parameters of records agree, and some weights."""
+    """Return the cells of records with equal parameters, and equal weights if there are any."""
     index = places(rv)
     keys = [k for p in parameters for k in keys_at(p, index)]
     if weights:
@@ -95,15 +95,15 @@ def cells_of(rv: TensorVariable, parameters: Sequence, *weights: sparse.csr_arra
 
 
 def column_keys(weights: sparse.csc_array) -> list[np.ndarray]:
-    """Return keys that tell the columns of a sparse matrix apart: their nonzero entries."""
+    """Return keys that differ between the columns of a sparse matrix: their nonzero entries."""
     weights.sort_indices()
     sizes = np.diff(weights.indptr)
     keys = []
     for j in range(sizes.max(initial=0)):
-        [own] = np.nonzero(sizes > j)
+        [columns] = np.nonzero(sizes > j)
         row, weight = np.full(sizes.size, -1), np.zeros(sizes.size)
-        at = weights.indptr[own] + j
-        row[own], weight[own] = weights.indices[at], weights.data[at]
+        nonzero = weights.indptr[columns] + j
+        row[columns], weight[columns] = weights.indices[nonzero], weights.data[nonzero]
         keys += [row, weight]
     return keys
 
@@ -119,17 +119,17 @@ def partition(keys: Sequence[np.ndarray], n: int) -> Cells:
 
 
 def row_keys(parameter: TensorVariable, n: int) -> list[np.ndarray]:
-    """Return what decides in which of n rows a parameter may differ, a vector of them perhaps."""
+    """Return keys of n rows: where they are equal, a parameter, perhaps a vector, is equal."""
     return keys_at(parameter, (np.arange(n),))
 
 
 def keys_at(parameter: TensorVariable, index: Index) -> list[np.ndarray]:
-    """Return what decides in which of some places a parameter that is broadcast may differ."""
+    """Return keys of some places: where they are equal, a broadcast parameter is equal."""
     return _keys(parameter, aligned(parameter, index))
 
 
 def at_rows(parameter: TensorVariable, rows: np.ndarray) -> TensorVariable:
-    """Return a parameter in some rows, as a vector."""
+    """Return a parameter at some rows, as a vector."""
     return pt.broadcast_to(at_places(parameter, aligned(parameter, (rows,))), rows.shape)
 
 
@@ -140,18 +140,19 @@ def places(rv: TensorVariable) -> Index:
 
 
 def aligned(graph: TensorVariable, index: Index) -> Index:
-    """Return the places in a graph that is broadcast to what an index is of."""
-    own = index[len(index) - graph.type.ndim :]
+    """Return the index of the same entries in a graph that is broadcast."""
+    last = index[len(index) - graph.type.ndim :]
     return tuple(
-        np.zeros_like(i) if one else i for i, one in zip(own, graph.type.broadcastable, strict=True)
+        np.zeros_like(i) if repeated else i
+        for i, repeated in zip(last, graph.type.broadcastable, strict=True)
     )
 
 
 def at_places(graph: TensorVariable, index: Index) -> TensorVariable:
-    """Return entries of a graph as a vector, or as a scalar where it has only one.
+    """Return entries of a graph as a vector, or as a scalar if the graph has only one.
 
-    Only these entries are computed: the index is taken through what is elementwise, to the
-    variables and numbers at the bottom.
+    Only these entries are computed: elementwise ops are applied to entries of their inputs, down to
+    variables and numbers.
     """
     if all(graph.type.broadcastable):
         return graph.reshape(()) if graph.type.ndim else graph
@@ -177,17 +178,17 @@ def at_places(graph: TensorVariable, index: Index) -> TensorVariable:
 
 
 class Part(NamedTuple):
-    """Public columns, a row for each of some places, and the coefficients that they are times."""
+    """Public columns, with a row for each of some places, and the coefficients of the columns."""
 
     columns: np.ndarray | sparse.csr_array
     coefficients: TensorVariable  # a vector, or a scalar for all columns
 
 
 def parts_of(graph: TensorVariable, index: Index) -> list[Part]:
-    """Return a graph's entries at some places as the sum of some parts.
+    """Return a graph's entries at some places as a sum of parts.
 
-    Sums and common factors are taken apart, rows of public numbers with one column of coefficients
-    stay what they are, and of what is left one entry of each cell is computed.
+    Sums and common factors are taken apart; a product of public rows and a column of coefficients
+    is one part; of any other graph one entry of each cell is computed.
     """
     n, index = index[0].size, aligned(graph, index)
     if all(graph.type.broadcastable):
@@ -198,7 +199,7 @@ def parts_of(graph: TensorVariable, index: Index) -> list[Part]:
     node = graph.owner
     inputs = node.inputs if node is not None and isinstance(node.op, Elemwise) else []
     common = [i for i in inputs if all(i.type.broadcastable)]
-    # Sums of whole numbers and truth values may wrap around, or be another thing.
+    # Sums of whole numbers may wrap around, those of truth values mean `or`.
     splits = inputs and graph.dtype.startswith("float")
     match node.op.scalar_op if splits else None:
         case ps.Add() | ps.Sub() | ps.Neg() as op:
@@ -211,29 +212,29 @@ def parts_of(graph: TensorVariable, index: Index) -> list[Part]:
             ]
         case (ps.Mul() | ps.TrueDiv()) as op if len(common) == len(inputs) - 1:
             if isinstance(op, ps.Mul) or common == inputs[1:]:
-                [own] = [i for i in inputs if i not in common]
-                given = [at_places(i, index) for i in common]
+                [varying] = [i for i in inputs if i not in common]
+                factors = [at_places(i, index) for i in common]
                 return [
-                    Part(columns, Elemwise(op)(coefficients, *given))
-                    for columns, coefficients in parts_of(own, index)
+                    Part(columns, Elemwise(op)(coefficients, *factors))
+                    for columns, coefficients in parts_of(varying, index)
                 ]
     if _is_product(graph):
         return [Part(_rows(graph, index), node.inputs[1].ravel())]
     through = _through(graph, index)
     if through is not None and not isinstance(node.op, Elemwise):
-        source, own = through[0]
-        if not own:  # a scalar that is repeated
-            return [Part(np.ones((n, 1)), at_places(source, own))]
-        return parts_of(source, own)
+        source, source_index = through[0]
+        if not source_index:  # a scalar that is repeated
+            return [Part(np.ones((n, 1)), at_places(source, source_index))]
+        return parts_of(source, source_index)
     cells = partition(_keys(graph, index), n)
     members = sparse.csr_array((np.ones(n), (np.arange(n), cells.of)), shape=(n, cells.sizes.size))
     return [Part(members, at_places(graph, tuple(place[cells.first] for place in index)))]
 
 
 def combined(weights: sparse.csr_array, graph: TensorVariable, index: Index) -> TensorVariable:
-    """Return the weighted sums of a graph's entries at some places, not computing each of these."""
+    """Return weighted sums of a graph's entries at some places, computing each cell once."""
     parts = parts_of(graph, index)
-    return sum(multiplied(weights @ columns, given) for columns, given in parts)
+    return sum(multiplied(weights @ columns, coefficients) for columns, coefficients in parts)
 
 
 def multiplied(matrix: np.ndarray | sparse.csr_array, vector: TensorVariable) -> TensorVariable:
@@ -245,7 +246,7 @@ def multiplied(matrix: np.ndarray | sparse.csr_array, vector: TensorVariable) ->
     matrix = sparse.csr_array(matrix)
     counts = np.diff(matrix.indptr)
     if (counts <= 1).all() and matrix.nnz:
-        entry, factor = np.zeros((2, counts.size))  # of no entry: 0 times the first
+        entry, factor = np.zeros((2, counts.size))  # a row without entries: 0 times the first
         entry[counts == 1], factor[counts == 1] = matrix.indices, matrix.data
         same = np.array_equal(entry, np.arange(matrix.shape[1]))
         picked = vector if same else vector[entry.astype("int64")]
@@ -258,7 +259,7 @@ def multiplied(matrix: np.ndarray | sparse.csr_array, vector: TensorVariable) ->
 
 
 def _keys(graph: TensorVariable, index: Index) -> list[np.ndarray]:
-    """Return what decides in which places the entries of a graph may differ."""
+    """Return keys of some places: where they are equal, the entries of a graph are equal."""
     if all(graph.type.broadcastable):
         return []
     parts = _through(graph, index)
@@ -273,36 +274,35 @@ def _keys(graph: TensorVariable, index: Index) -> list[np.ndarray]:
 
 
 def entries_of(graph: TensorVariable, variable: TensorVariable, index: Index) -> np.ndarray:
-    """Return which entry of a variable each place of a graph is computed from, -1 of none.
+    """Return the entry of a variable that each place of a graph is computed from, -1 for none.
 
-    Declined where a place is computed from several, or may be.
+    Declined if a place is computed from several entries, or may be.
     """
     if graph is variable:
         return np.ravel_multi_index(index, lengths(variable))
     if variable not in ancestors([graph]):
         return np.array(-1)
     if isinstance(graph.owner.op, MakeVector):
-        one = (np.zeros(1, dtype="int64"),)
-        each = [entries_of(pt.atleast_1d(x), variable, one) for x in graph.owner.inputs]
+        first_place = (np.zeros(1, dtype="int64"),)
+        each = [entries_of(pt.atleast_1d(x), variable, first_place) for x in graph.owner.inputs]
         return np.array([x.item() for x in each])[index[0]]
     parts = _looked_up(graph, variable, index) or _through(graph, index)
     if parts is None or _is_product(graph):
         raise Declined(f"entries of {variable.name!r} are tied together")
-    return one_of([entries_of(part, variable, own) for part, own in parts])
+    return one_of([entries_of(part, variable, part_index) for part, part_index in parts])
 
 
 def _looked_up(graph: TensorVariable, variable: TensorVariable, index: Index):
-    """Return what entries that are looked up in a table, by a function of a variable, come from."""
+    """Return the indices by which a function of a variable looks entries up; None otherwise."""
     node = graph.owner
     if not isinstance(node.op, AdvancedSubtensor) or variable in ancestors(node.inputs[:1]):
         return None
     [table, *by], axes = node.inputs, node.op.idx_list
     parts = []
-    for k, own in enumerate(by):
-        if variable in ancestors(
-            [own]
-        ):  # each of its entries takes one of a table of their numbers
-            sizes, shape = lengths(own), list(lengths(table))
+    for k, index_graph in enumerate(by):
+        if variable in ancestors([index_graph]):
+            # Look up the numbers of this index's entries in place of the table's entries.
+            sizes, shape = lengths(index_graph), list(lengths(table))
             numbers = np.arange(math.prod(sizes))
             for axis, j in enumerate(axes):
                 shape[axis] = shape[axis] if isinstance(j, slice) else 1 if j != k else len(numbers)
@@ -310,30 +310,30 @@ def _looked_up(graph: TensorVariable, variable: TensorVariable, index: Index):
                 numbers,
                 [-1 if j == k else 1 for j in axes[: len(shape)]] + [1] * (len(shape) - len(axes)),
             )
-            given = [
+            indices = [
                 pt.constant(numbers.reshape(sizes))
                 if j == k
-                else pt.zeros(lengths(other), dtype="int64")
+                else pt.zeros(lengths(graph_of_index), dtype="int64")
                 if j in axes
-                else other
-                for j, other in enumerate(by)
+                else graph_of_index
+                for j, graph_of_index in enumerate(by)
             ]
-            found = node.op.make_node(pt.constant(np.broadcast_to(along, shape)), *given)
-            moved = np.asarray(known_value(found.outputs[0]))[index]
-            parts.append((own, tuple(np.unravel_index(moved, sizes)) if sizes else ()))
+            looked_up = node.op.make_node(pt.constant(np.broadcast_to(along, shape)), *indices)
+            moved = np.asarray(known_value(looked_up.outputs[0]))[index]
+            parts.append((index_graph, tuple(np.unravel_index(moved, sizes)) if sizes else ()))
     return parts
 
 
 def one_of(entries: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the one entry that is named for each place, -1 of none; decline several."""
-    found = np.maximum.reduce(np.broadcast_arrays(np.array(-1), *entries))
-    if any(((own >= 0) & (own != found)).any() for own in entries):
+    """Return the one entry that is named for each place, -1 for none; decline several."""
+    largest = np.maximum.reduce(np.broadcast_arrays(np.array(-1), *entries))
+    if any(((named >= 0) & (named != largest)).any() for named in entries):
         raise Declined("entries are tied together")
-    return found
+    return largest
 
 
 def _through(graph: TensorVariable, index: Index) -> list[tuple[TensorVariable, Index]] | None:
-    """Return what the entries at some places are computed from; None where that is not known."""
+    """Return the inputs, and places in them, of entries at some places; None if not known."""
     node = graph.owner
     if node is None or known_value(graph, fixed=True) is not None:
         return None
@@ -350,21 +350,21 @@ def _through(graph: TensorVariable, index: Index) -> list[tuple[TensorVariable, 
             if None in shape or any(known_value(r, fixed=True) is None for r in rest):
                 return None
             sizes = tuple(int(n or 0) for n in shape)
-            found = _moved(node, sizes, index)
-            # Entries that are counted from the end of dims, which may get another length.
+            source_index = _moved(node, sizes, index)
+            # An entry counted from the end of a dim moves when the dim gets another length.
             longer = tuple(n + (k is None) for n, k in zip(sizes, source.type.shape, strict=True))
             if longer != sizes:
-                with contextlib.suppress(Exception):  # then the model cannot be computed, either
-                    if not np.array_equal(_moved(node, longer, index), found):
+                with contextlib.suppress(Exception):  # such a model could not be computed, either
+                    if not np.array_equal(_moved(node, longer, index), source_index):
                         return None
-            return [(source, found)]
+            return [(source, source_index)]
         case _ if _is_product(graph):
             return []
     return None
 
 
 def _moved(node: Apply, sizes: tuple[int, ...], index: Index) -> Index:
-    """Return the places from which an op that moves entries takes those at some places."""
+    """Return the places of the input from which an op that moves entries takes some places."""
     numbers = np.arange(math.prod(sizes)).reshape(sizes)
     moved = known_value(node.op.make_node(pt.constant(numbers), *node.inputs[1:]).outputs[0])
     assert moved is not None
@@ -372,14 +372,14 @@ def _moved(node: Apply, sizes: tuple[int, ...], index: Index) -> Index:
 
 
 def _is_product(graph: TensorVariable) -> bool:
-    """Whether a graph is that of public rows with one column of coefficients."""
+    """Whether a graph is the product of public rows and one column of coefficients."""
     node = graph.owner
     op = node and (node.op.core_op if isinstance(node.op, Blockwise) else node.op)
     if not isinstance(op, Dot) or graph.type.ndim > 2:
         return False
     rows, column = node.inputs
-    one = column.type.ndim == 1 or column.type.shape[-1] == 1
-    return one and rows.type.ndim == 2 and known_value(rows, fixed=True) is not None
+    single = column.type.ndim == 1 or column.type.shape[-1] == 1
+    return single and rows.type.ndim == 2 and known_value(rows, fixed=True) is not None
 
 
 def _rows(graph: TensorVariable, index: Index) -> np.ndarray:

@@ -45,21 +45,21 @@ def check_values(model: pm.Model) -> None:
 
 
 def takes_whole(release: TensorVariable) -> bool:
-    """Whether the noise of a release is of whole numbers, before any rounding or clipping."""
+    """Whether a release adds whole-number noise, before any rounding or clipping."""
     return layers(release.owner.op.mechanism)[-1].takes_whole
 
 
 def leaves_gaps(release: TensorVariable) -> bool:
-    """Whether whole-number noise makes the records impossible for which a statistic is not whole.
+    """Whether whole-number noise rules out records for which the statistic is not whole.
 
-    Between those that are possible, moves by one record or by one count then find no way.
+    Moves by one record, or by one count, then cannot pass between the records that are possible.
     """
     return takes_whole(release) and not is_whole(release_statistic(release))
 
 
-def require_possible(found: Sequence[TensorVariable]) -> None:
+def require_possible(declared: Sequence[TensorVariable]) -> None:
     """Decline whole-number noise on a statistic that is not known to be a whole number."""
-    for release in found:
+    for release in declared:
         if leaves_gaps(release):
             raise Declined(
                 f"{release.name!r} adds whole-number noise to a statistic that is not known to be "

@@ -59,13 +59,13 @@ class LinearStatistic:
 
 @dataclass(frozen=True)
 class RowRelease:
-    """A release of rows: a function of sums of products of at most two columns, or of more.
+    """A release of rows: a function of sums of products of columns.
 
     Attributes
     ----------
     rv : the release.
-    n : the number of rows; of rows by groups a vector, as are then the coefficients in `maps`.
-    additive : its statistic as a function of sums.
+    n : the number of rows; by groups it is a vector, and so are the coefficients in `maps`.
+    additive : the statistic as a function of sums.
     columns : the number of the row's column for each column of `additive`.
     maps : each summed map as a polynomial in deviations d_j = r_j - c_j (numbered j) and centers
         c_j (numbered -1 - j).
@@ -89,11 +89,11 @@ class RowRelease:
 
     @property
     def used(self) -> set[int]:
-        """The columns that it is of."""
+        """The columns that it depends on."""
         return {j for p in self.maps for m in p for j in _deviations(m)}
 
     def of_column(self, j: int) -> RowRelease:
-        """Return the same release, of which only column j is, as one of a single column."""
+        """Return a release that depends on column j alone as one of a single column."""
         maps = tuple(
             {tuple(sorted(0 if k >= 0 else -1 for k in m)): c for m, c in p.items()}
             for p in self.maps
@@ -107,7 +107,7 @@ class RowRelease:
 
     @property
     def degree(self) -> int:
-        """The most columns that are multiplied with each other."""
+        """The largest number of columns in a product."""
         return max((len(_deviations(m)) for p in self.maps for m in p), default=0)
 
     def expression(
@@ -121,8 +121,8 @@ class RowRelease:
         Parameters
         ----------
         center : vector
-            A number for each column. At the mean nothing large is summed, and large means do not
-            cancel.
+            A number for each column. With the columns' means, deviations are small, and large means
+            do not cancel.
         first : vector or None
             Sums of the deviations; None for a center at the mean, where they are zero.
         second : matrix
@@ -156,7 +156,7 @@ class RowRelease:
 
     @once
     def linear(self) -> list[Polynomial]:
-        """Return `linear_graphs` with the numbers that `pm.Data` holds now."""
+        """Return `linear_graphs` with the current values of `pm.Data`."""
         return as_numbers(self.linear_graphs())
 
     @once
@@ -168,30 +168,33 @@ class RowRelease:
         Raises
         ------
         Declined
-            If an entry is no linear function of sums.
+            If an entry is not a linear function of sums.
         """
         return self.linear_around(None)
 
     def linear_around(self, center: np.ndarray | None) -> list[Polynomial]:
-        """Return `linear_graphs`, in sums of deviations from a center: see `public`."""
-        own = dict(zip(self.additive.sums, self.of_sums(center), strict=True))
-        found = []
+        """Return `linear_graphs` in sums of deviations from a center; see `public`."""
+        polynomials = dict(zip(self.additive.sums, self.of_sums(center), strict=True))
+        entries = []
         for offset, sums in self.additive.affine(self.public(center)):
             total = constant(_coefficient(offset))
             for symbol, factor in sums.items():
-                total = added(total, multiplied(constant(_coefficient(factor)), own[symbol]))
-            found.append(total)
-        return found
+                term = multiplied(constant(_coefficient(factor)), polynomials[symbol])
+                total = added(total, term)
+            entries.append(total)
+        return entries
 
     def of_sums(self, center: np.ndarray | None = None) -> list[Polynomial]:
-        """Return each of its own sums as `linear_around` returns entries."""
-        found = []
+        """Return each sum of the release in the form of the entries of `linear_around`."""
+        polynomials = []
         for symbol in self.additive.sums:
-            own = {m: _coefficient(c) for m, c in self.of_deviations(symbol, center).items()}
-            if () in own:
-                own[()] = own[()] @ self.n if np.ndim(self.n) else own[()] * float(self.n)
-            found.append(own)
-        return found
+            polynomial = {m: _coefficient(c) for m, c in self.of_deviations(symbol, center).items()}
+            if () in polynomial:
+                polynomial[()] = (
+                    polynomial[()] @ self.n if np.ndim(self.n) else polynomial[()] * float(self.n)
+                )
+            polynomials.append(polynomial)
+        return polynomials
 
     @once
     def mean_and_variance(self) -> list[LinearStatistic]:
@@ -200,7 +203,7 @@ class RowRelease:
         Raises
         ------
         Declined
-            If an entry is no such function, or its coefficients are no numbers.
+            If an entry is not such a function, or its coefficients are not numbers.
         """
         return [_in_moments(p, int(self.n)) for p in self.in_means()]
 
@@ -226,15 +229,16 @@ class RowRelease:
         return self.additive.polynomials(leaves)
 
     def public(self, center: np.ndarray | None = None) -> dict[ScalarVariable, Coefficient]:
-        """Return the public scalars, for records around a center: zero, or a number for each."""
-        at = pt.zeros(len(self.columns)) if center is None else pt.constant(center)[[*self.columns]]
+        """Return the public scalars for records around a center: zero, or one for each column."""
+        columns = [*self.columns]
+        centers = pt.zeros(len(columns)) if center is None else pt.constant(center)[columns]
         return {
-            symbol: _coefficient(_at_center(graph, self.additive.centers, at))
+            symbol: _coefficient(_at_center(graph, self.additive.centers, centers))
             for symbol, graph in self.additive.public
         }
 
     def of_deviations(self, symbol: ScalarVariable, center: np.ndarray | None = None) -> Polynomial:
-        """Return what a sum is of, for records around a center: see `public`."""
+        """Return the summand of a sum, for records around a center; see `public`."""
         total: Polynomial = {}
         for monomial, c in self.maps[self.additive.sums.index(symbol)].items():
             around = [-1 - k for k in monomial if k < 0]
@@ -247,7 +251,7 @@ class RowRelease:
 
 
 def _in_moments(polynomial: Polynomial, n: int) -> LinearStatistic:
-    """Return what a polynomial of mean and mean square is of the mean and the variance."""
+    """Return a polynomial of mean and mean square as a linear function of mean and variance."""
     y, q, square = (0,), (1,), (0, 0)
     numbers = {m: c for m, c in polynomial.items() if not isinstance(c, Variable)}
     a, b = numbers.get(q, 0.0), numbers.get(square, 0.0)
@@ -263,9 +267,9 @@ def read_release(rv: TensorVariable, columns, n: int, leaves: type[Leaves] | Non
     """Read a release of columns of n records as a `RowRelease`; see `read_sums`."""
     statistic = release_statistic(rv)
     records = {record: n for record, _ in columns}
-    others = [v for v in nearest_rvs([statistic]) if v not in records]
-    if others:
-        names = [", ".join(repr(v.name) for v in group) for group in (records, others)]
+    foreign = [v for v in nearest_rvs([statistic]) if v not in records]
+    if foreign:
+        names = [", ".join(repr(v.name) for v in group) for group in (records, foreign)]
         raise Declined(f"the release {rv.name!r} mixes the records {' with '.join(names)}")
     used = {record: n for record in records if depends_on(statistic, record)}
     try:
@@ -287,43 +291,43 @@ def read_sums(
 ) -> RowRelease:
     """Read a statistic of columns of n records, of which some are `used`, for a release.
 
-    With `leaves` that may differ from row to row, coefficients of the maps are vectors.
+    With `leaves` that may differ from row to row, the coefficients of the maps are vectors.
     """
     read = additive(statistic, used)
-    mine = tuple(columns.index(column) for column in read.columns)
-    leaf = (leaves or Leaves)(columns, read.centers, mine)
+    column_numbers = tuple(columns.index(column) for column in read.columns)
+    leaf = (leaves or Leaves)(columns, read.centers, column_numbers)
     maps = []
     for symbol, graph in zip(read.sums, read.maps, strict=True):
         weight: Coefficient = 1.0
-        if leaves and (given := read.weighted.get(symbol)):
-            graph, weight = given.vector, given.weights
+        if leaves and (weighted := read.weighted.get(symbol)):
+            graph, weight = weighted.vector, weighted.weights
         maps.append(multiplied(constant(weight), read_polynomial(graph, leaf)))
-    return RowRelease(rv, n, read, mine, tuple(maps))
+    return RowRelease(rv, n, read, column_numbers, tuple(maps))
 
 
 class Leaves:
     """The leaves of an elementwise graph over rows: columns, their centers, and numbers."""
 
-    def __init__(self, columns, centers, mine: Sequence[int] = ()):
-        self.columns, self.centers, self.mine = columns, centers, mine
+    def __init__(self, columns, centers, column_numbers: Sequence[int] = ()):
+        self.columns, self.centers, self.column_numbers = columns, centers, column_numbers
         self.records = {record for record, _ in columns}
 
     def __call__(self, variable: Variable) -> Polynomial | None:
-        """Return a leaf as a polynomial; None for what is to be read through."""
-        found = self._column(variable)
-        if found is not None:
-            j = self.columns.index(found)
+        """Return a leaf as a polynomial; None for a variable whose inputs are to be read."""
+        column = self._column(variable)
+        if column is not None:
+            j = self.columns.index(column)
             return {(j,): 1.0} if self.centers is None else {(j,): 1.0, (-1 - j,): 1.0}
         center = self._center(variable)
         if center is not None:
-            return {(-1 - self.mine[center],): 1.0}
+            return {(-1 - self.column_numbers[center],): 1.0}
         above = set(ancestors([variable], blockers=list(self.records)))
         if self.records & above or self.centers in above:
             return None
         return self.public(variable)
 
     def public(self, variable: TensorVariable) -> Polynomial | None:
-        """Return what is not computed from the records; None for what is to be read through."""
+        """Return a public variable as a polynomial; None if its inputs are to be read."""
         return _same_in_every_row(variable)
 
     def _column(self, variable: Variable):
@@ -333,7 +337,7 @@ class Leaves:
             variable, *index = node.inputs
             first, *_ = node.op.idx_list
         if variable.owner is not None and isinstance(variable.owner.op, SpecifyShape):
-            variable = variable.owner.inputs[0]  # known from dims= or pm.Data
+            variable = variable.owner.inputs[0]  # a length from dims= or pm.Data
         if variable not in self.records:
             return None
         if index and first != slice(None, None, None):
@@ -341,7 +345,7 @@ class Leaves:
         return variable, tuple(int(i.data) for i in index)
 
     def _center(self, variable: Variable) -> int | None:
-        """Return the number of a center; those of counts are rounded, and summed around 0 here."""
+        """Return the number of a center; centers of counts are rounded, but zero here."""
         node = variable.owner
         if node is not None and isinstance(getattr(node.op, "scalar_op", None), ps.RoundHalfToEven):
             node = node.inputs[0].owner
@@ -351,10 +355,9 @@ class Leaves:
 
 
 def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
-    """Return a public value that is the same in every row; None for what is to be read through.
+    """Return a public value that is the same in every row; None if its inputs are to be read.
 
-    What `pm.Data` holds may change: a scalar stays a graph, and a vector of equal numbers may
-    become one that is not.
+    `pm.Data` may change: a scalar stays a graph, and a vector of equal numbers is declined.
     """
     node = variable.owner
     if all(variable.type.broadcastable):
@@ -362,7 +365,8 @@ def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
     if node is not None and isinstance(node.op, Elemwise):
         return None
     source = node.inputs[0] if node is not None and isinstance(node.op, Subtensor) else variable
-    if source.owner is not None and isinstance(source.owner.op, Alloc):  # never made: n is large
+    if source.owner is not None and isinstance(source.owner.op, Alloc):
+        # It is never evaluated: n may be large.
         [filled, *_] = source.owner.inputs
         if all(filled.type.broadcastable):
             return _same_in_every_row(filled)
@@ -373,7 +377,7 @@ def _same_in_every_row(variable: TensorVariable) -> Polynomial | None:
 
 
 def _coefficient(value: Coefficient) -> Coefficient:
-    """Return a number, or the graph of one that may change; vectors of groups are numbers."""
+    """Return a number, or its graph if it may change; a vector with an entry by group stays."""
     if not isinstance(value, Variable):
         return value if np.ndim(value) else float(value)
     known = known_value(value, fixed=True)
@@ -383,13 +387,13 @@ def _coefficient(value: Coefficient) -> Coefficient:
 
 
 def as_numbers(polynomials: list[Polynomial]) -> list[Polynomial]:
-    """Return polynomials with the numbers that `pm.Data` holds now."""
-    found = [{m: _number(c) for m, c in p.items()} for p in polynomials]
-    return [{m: c for m, c in p.items() if np.any(c)} for p in found]
+    """Return polynomials with the current values of `pm.Data`."""
+    numbered = [{m: _number(c) for m, c in p.items()} for p in polynomials]
+    return [{m: c for m, c in p.items() if np.any(c)} for p in numbered]
 
 
 def _number(coefficient: Coefficient) -> Coefficient:
-    """Return a coefficient as it stands now."""
+    """Return the current value of a coefficient."""
     if not isinstance(coefficient, Variable):
         return coefficient
     value = known_value(coefficient)

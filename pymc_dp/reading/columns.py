@@ -1,4 +1,4 @@
-r"""Reading records that are rows of several columns: their joint law and what was released of them.
+r"""Records that are rows of several columns: their joint law and their releases.
 
 Row i holds the columns :math:`r_i = (x_i, y_i)` of the variables of a block, parents first. Each
 variable has mean :math:`a + B r_{<}`, affine in the columns before it, and an error with
@@ -40,8 +40,8 @@ class Link:
     intercept : vector a.
     slope : matrix B of shape (width, columns before); None for a law that is not Gaussian.
     root : matrix R; None for a law that is not Gaussian.
-    coefficients : of a single column with a mean that depends on those before: the scalars a and B.
-    sigma : of a single Normal column: its standard deviation.
+    coefficients : the scalars a and B of a single column whose mean depends on columns before it.
+    sigma : the standard deviation of a single Normal column.
     """
 
     rv: TensorVariable
@@ -57,13 +57,13 @@ class Link:
 class Rows:
     """Rows of confidential records: their law and all of their releases.
 
-    Of rows by groups the parameters of `links` have a leading axis of groups, see `RowRelease`.
+    If rows are read by groups, the parameters of `links` have a leading axis of groups.
 
     Attributes
     ----------
     records : the variables, parents before children.
     n : the number of rows.
-    links : the law of each variable given those before.
+    links : the law of each variable given those before it.
     releases : the releases of any of them.
     sizes : the number of rows of each group; a scalar where all rows are alike.
     """
@@ -119,27 +119,27 @@ class Rows:
             above = pt.concatenate([root, corner], axis=-1)
             below = pt.concatenate([link.slope @ root, link.root], axis=-1)
             root = pt.concatenate([above, below], axis=-2)
-            own = link.intercept + pt.matvec(link.slope, mean)
-            mean = pt.concatenate([mean, own], axis=-1)
+            link_mean = link.intercept + pt.matvec(link.slope, mean)
+            mean = pt.concatenate([mean, link_mean], axis=-1)
         return mean, root
 
 
 def read_links(block: Block) -> tuple[Link, ...]:
-    """Read the law of each variable of a row given those before it; refuse by name what is none."""
+    """Read the law of each variable of a row given those before it; decline others by name."""
     records = block.records
     return tuple(_link(rv, records[:k], block.n) for k, rv in enumerate(records))
 
 
 @once
 def read_rows(reading: Reading, block: Block) -> Rows:
-    """Read the rows of a block and their releases; refuse by name what cannot be read."""
+    """Read the rows of a block and their releases; decline by name what cannot be read."""
     records, model = block.records, reading.model
     for rv in records:
         check_transform(model, rv)
     links = read_links(block)
     columns = columns_of(records)
-    found = tuple(read_release(r, columns, block.n) for r in releases_of(model, records))
-    return Rows(records, block.n, links, found, np.array(block.n))
+    row_releases = tuple(read_release(r, columns, block.n) for r in releases_of(model, records))
+    return Rows(records, block.n, links, row_releases, np.array(block.n))
 
 
 def simple_regression(x: TensorVariable, y: TensorVariable) -> tuple:
@@ -188,7 +188,8 @@ def normal_parameters(
                 f"only Normal records may. Sample with rung='records'"
             )
         return None
-    mu, spread = (p.astype("float64") for p in node.op.dist_params(node))  # no bytes: squares
+    # As doubles: squares of small integers would overflow.
+    mu, spread = (p.astype("float64") for p in node.op.dist_params(node))
     if depends(spread):
         raise Declined(
             f"the spread of the records {rv.name!r} depends on other records: rows have a known "
@@ -198,10 +199,10 @@ def normal_parameters(
 
 
 def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
-    width, given = width_of(rv), normal_parameters(rv, before)
-    if given is None:
+    width, parameters = width_of(rv), normal_parameters(rv, before)
+    if parameters is None:
         return Link(rv, width)
-    mu, spread = given
+    mu, spread = parameters
     single, sigma = rv.type.ndim == 1, None
     if isinstance(rv.owner.op, NormalRV):
         spread = same_for_all(rv, spread)
@@ -213,9 +214,9 @@ def _link(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> Link:
     if not any(depends_on(mu, other) for other in before):
         intercept = pt.broadcast_to(same_for_all(rv, mu), (width,))
         return Link(rv, width, intercept, pt.zeros((width, len(columns))), root, sigma=sigma)
-    found = affine_means(rv, mu, before, n, Leaves(columns, None))
-    table = pt.stack([pt.stack([as_float(pt.as_tensor(c)) for c in row]) for row in found])
-    coefficients = tuple(found[0]) if single else None
+    means = affine_means(rv, mu, before, n, Leaves(columns, None))
+    table = pt.stack([pt.stack([as_float(pt.as_tensor(c)) for c in row]) for row in means])
+    coefficients = tuple(means[0]) if single else None
     return Link(rv, width, table[:, 0], table[:, 1:], root, coefficients, sigma)
 
 
@@ -225,13 +226,13 @@ def affine_means(
     """Return the intercept and the slopes of the mean of each column, by the columns before it."""
     try:
         vectors = row_vectors(mu, dict.fromkeys(before, n))
-        found = [read_polynomial(v, leaves) for v in vectors.flat]
+        polynomials = [read_polynomial(v, leaves) for v in vectors.flat]
     except Declined as error:
         raise Declined(
             f"the mean of the records {rv.name!r}: {error}. Rows have a known law if it is the "
             f"same affine function of the other columns in every row; sample with rung='records'"
         ) from None
-    for polynomial in found:
+    for polynomial in polynomials:
         if degree(polynomial) > 1:
             raise Declined(
                 f"the mean of the records {rv.name!r} is a polynomial of degree "
@@ -239,44 +240,44 @@ def affine_means(
                 f"Sample with rung='records'"
             )
     q = len(leaves.columns)
-    table = [[p.get((), 0.0), *(p.get((j,), 0.0) for j in range(q))] for p in found]
-    return table * (width_of(rv) // len(found))
+    table = [[p.get((), 0.0), *(p.get((j,), 0.0) for j in range(q))] for p in polynomials]
+    return table * (width_of(rv) // len(polynomials))
 
 
 def column_parameters(
     rv: TensorVariable, j: int, parameters: Sequence[TensorVariable] | None = None
 ) -> list[TensorVariable]:
-    """Return the parameters of a record's entry in a column, of a law of single entries."""
+    """Return the parameters of a record's entry in a column, for a law of single entries."""
 
     def of_column(parameter: TensorVariable) -> TensorVariable:
         if all(parameter.type.broadcastable):
             node = parameter.owner
             if node is not None and isinstance(node.op, DimShuffle):
                 [source] = node.inputs
-                parameter = parameter if source.type.ndim else source  # which is repeated here
+                parameter = parameter if source.type.ndim else source  # a scalar, repeated
             # Integer parameters are small integers in the graph, whose powers overflow.
             return as_float(parameter.squeeze() if parameter.type.ndim else parameter)
-        own = same_for_all(rv, parameter)
-        return own.squeeze() if all(own.type.broadcastable) else own[j]
+        shared = same_for_all(rv, parameter)
+        return shared.squeeze() if all(shared.type.broadcastable) else shared[j]
 
-    given = rv.owner.op.dist_params(rv.owner) if parameters is None else parameters
-    return [of_column(p) for p in given]
+    graphs = rv.owner.op.dist_params(rv.owner) if parameters is None else parameters
+    return [of_column(p) for p in graphs]
 
 
-def only_column(rv: TensorVariable, mine: Sequence[TensorVariable]) -> tuple[int, str]:
-    """Return the column that all releases of some records are of, and its name.
+def only_column(rv: TensorVariable, declared: Sequence[TensorVariable]) -> tuple[int, str]:
+    """Return the number of the one column that is released of some records, and its name.
 
     Raises
     ------
     Declined
-        If they are of several, or of rows that are no columns of single entries.
+        If several columns are released, or the law is not one of single entries.
     """
     if rv.type.ndim == 1:
         return 0, str(rv.name)
     if rv.type.ndim != 2 or rv.owner.op.ndim_supp > 0:
         raise Declined(f"the records {rv.name!r} are no columns of single entries")
     n, used = record_length(rv), set[int]()
-    for release in mine:
+    for release in declared:
         try:
             form = additive(release_statistic(release), {rv: n})
             used |= {*column_vectors(form.maps, rv).values()}
@@ -289,7 +290,7 @@ def only_column(rv: TensorVariable, mine: Sequence[TensorVariable]) -> tuple[int
 
 
 def same_for_all(rv: TensorVariable, parameter, *, core: int | None = None) -> TensorVariable:
-    """Return the parameter of one row, whose last `core` axes are no rows (default: as `rv`)."""
+    """Return the parameter of one row, which has `core` axes (default: those of a row of `rv`)."""
     parameter = as_float(parameter)
     if parameter.type.ndim > (rv.type.ndim - 1 if core is None else core):
         if not parameter.type.broadcastable[0]:

@@ -22,14 +22,14 @@ from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.values import depends_on, known_value
 from pymc_dp.reading.sums import Additive, additive, column_vectors
 
-_MOST_ENTRIES = 4096
+_MOST_STATISTIC_ENTRIES = 4096
 
-# Counts that are gone through one by one where the noise is not known to be log-concave in them.
+# Counts that are tried one by one, where the noise is not known to be log-concave in them.
 MOST_LISTED = 100_000
 
-# Between neighbours of the counts that are possible: a draw walks through what lies between.
+# Distance between neighbouring possible counts: a draw walks through the counts between them.
 MOST_APART = 1000
-_ROUNDING = 2.0**-44  # of coefficients, relative
+_ROUNDING = 2.0**-44  # relative error of coefficients
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class CountStatistic:
     ----------
     values : array (sums, cells): the additive maps, evaluated at the values of a record.
     form : the statistic as a function of its sums, the rows of ``values @ counts``.
-    public : the numbers of the public scalars in it.
+    public : the numbers of the public scalars in `form`.
     """
 
     values: np.ndarray
@@ -54,14 +54,14 @@ class CountStatistic:
 
     @cached_property
     def affine(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Slopes (entries, cells) and constants where all entries are linear in the counts."""
+        """Slopes (entries, cells) and constants, if all entries are linear in the counts."""
         try:
-            found = self.form.affine(self.public)
+            entries = self.form.affine(self.public)
         except Declined:
             return None
-        rows = [[linear.get(s, 0.0) for s in self.form.sums] for _, linear in found]
-        slopes = np.array(rows, dtype="float64").reshape(len(found), len(self.form.sums))
-        return slopes @ self.values, np.array([offset for offset, _ in found], dtype="float64")
+        rows = [[linear.get(s, 0.0) for s in self.form.sums] for _, linear in entries]
+        slopes = np.array(rows, dtype="float64").reshape(len(entries), len(self.form.sums))
+        return slopes @ self.values, np.array([offset for offset, _ in entries], dtype="float64")
 
     def of(self, counts: TensorVariable) -> TensorVariable:
         """Write the statistic in terms of counts, whose last axis is that of the cells."""
@@ -95,10 +95,10 @@ class CountStatistic:
 
 
 def possible_counts(slope: float, constant: float) -> tuple[int, int] | None:
-    """Return (step, rest), ``slope * y + constant`` being whole for y = rest + step k alone.
+    """Return (step, rest): ``slope * y + constant`` is whole only for y = rest + step k.
 
-    The slope is a ratio of whole numbers, but for rounding, as 1 / n of a mean of n. None where it
-    is none, where `step` would exceed `MOST_APART`, and where that leaves no count y.
+    The slope has to be a ratio of whole numbers, up to rounding, such as 1 / n in a mean of n. None
+    if it is not, if `step` would exceed `MOST_APART`, or if no count y is possible.
     """
     ratio = Fraction(slope).limit_denominator(MOST_APART)
     step, shift = ratio.denominator, round(constant * ratio.denominator)
@@ -117,55 +117,57 @@ def read_counts(
 ) -> CountStatistic:
     """Read a statistic of records with values 0, ..., cells - 1 as a function of their counts.
 
-    Nothing of size n is evaluated. `column` is the number of the records' column that it is of,
-    `codes` are the values where they are others.
+    Nothing of size n is evaluated. `column` is the number of the records' column that is released;
+    `codes` are the records' values, if they are not 0, ..., cells - 1.
 
     Raises
     ------
     Declined
-        Naming the op that makes it something else than a function of sums over the records, or a
-        sum that depends on the records' positions, on data that can change, or is not finite.
+        Naming an op that no function of sums over the records has, or a sum that depends on the
+        records' positions or on data that can change, or is not finite.
     """
     codes = np.arange(cells) if codes is None else codes
     if n == 1:
         return _of_one_record(statistic, records, codes, column)
     _check_positions(statistic, records)
     size = math.prod(1 if length is None else length for length in statistic.type.shape)
-    if size > _MOST_ENTRIES:
-        raise Declined(f"it has {size} entries; a function of counts has at most {_MOST_ENTRIES}")
+    if size > _MOST_STATISTIC_ENTRIES:
+        raise Declined(
+            f"it has {size} entries; a function of counts has at most {_MOST_STATISTIC_ENTRIES}"
+        )
     reading = additive(statistic, {records: n})
-    # Every value twice, and as many as there are no records: positions would make a difference.
+    # Each value twice, at a length other than n, to see whether positions are used.
     codes = np.tile(codes, 3 if 2 * cells == n else 2)
     of_values = pt.constant(codes.astype(records.dtype))
-    given = {v: of_values for v, j in column_vectors(reading.maps, records).items() if j == column}
-    given[reading.centers] = pt.constant(np.zeros(len(reading.columns)))
-    values = np.array([_values(m, given, codes.size, cells) for m in reading.maps])
-    public = {scalar: float(_number(graph, given)) for scalar, graph in reading.public}
-    form = replace(reading, maps=(), public=(), columns=())  # without the model's variables
+    inputs = {v: of_values for v, j in column_vectors(reading.maps, records).items() if j == column}
+    inputs[reading.centers] = pt.constant(np.zeros(len(reading.columns)))
+    values = np.array([_values(m, inputs, codes.size, cells) for m in reading.maps])
+    public = {scalar: float(_number(graph, inputs)) for scalar, graph in reading.public}
+    form = replace(reading, maps=(), public=(), columns=())  # holds no variables of the model
     return CountStatistic(values.reshape(len(reading.maps), cells), form, public)
 
 
 def _of_one_record(statistic, records, codes, column) -> CountStatistic:
-    """Any function of a single record is linear in which value it has."""
+    """Read a statistic of one record, which is linear in indicators of the record's value."""
     width, cells = known_shape(records)[1:], len(codes)
 
     def of_value(k: float) -> np.ndarray:
-        one = np.zeros((1, *(int(w or 1) for w in width)), dtype=records.dtype)
-        one[..., column] = k
-        return _number(statistic, {records: pt.constant(one)})
+        record = np.zeros((1, *(int(w or 1) for w in width)), dtype=records.dtype)
+        record[..., column] = k
+        return _number(statistic, {records: pt.constant(record)})
 
-    found = np.array([of_value(k) for k in codes])
-    values = found.reshape(cells, -1).T
+    by_value = np.array([of_value(k) for k in codes])
+    values = by_value.reshape(cells, -1).T
     if not np.all(np.isfinite(values)):
         raise Declined(f"it is not finite for records of some value: {values}")
     sums = tuple(ps.float64(f"s{i}") for i in range(values.shape[0]))
-    entries = np.empty(found.shape[1:], dtype=object)
+    entries = np.empty(by_value.shape[1:], dtype=object)
     entries.flat = sums
     return CountStatistic(values, Additive((), sums, entries, (), pt.dvector(), ()), {})
 
 
 def _check_positions(statistic: TensorVariable, records: TensorVariable) -> None:
-    """Refuse an index that drops the records' axis: before anything of its length is built."""
+    """Decline an index that drops the records' axis, before anything of its length is built."""
     length = records.type.shape[0]
     for variable in ancestors([statistic], blockers=[records]):
         node = variable.owner
@@ -180,8 +182,8 @@ def _changeable(graph: Variable) -> list[Variable]:
     return [v for v in graph_inputs([graph]) if not isinstance(v, Constant)]
 
 
-def _number(graph: TensorVariable, given: dict) -> np.ndarray:
-    replaced = clone_replace(graph, given, rebuild_strict=False)
+def _number(graph: TensorVariable, inputs: dict) -> np.ndarray:
+    replaced = clone_replace(graph, inputs, rebuild_strict=False)
     value = known_value(replaced, fixed=True)
     if value is None:
         raise Declined(
@@ -191,23 +193,23 @@ def _number(graph: TensorVariable, given: dict) -> np.ndarray:
     return value.astype("float64")
 
 
-def _values(graph: TensorVariable, given: dict, length: int, cells: int) -> np.ndarray:
+def _values(graph: TensorVariable, inputs: dict, length: int, cells: int) -> np.ndarray:
     """Evaluate a map over the records at each of their values."""
     try:
-        found = np.broadcast_to(_number(graph, given), (length,)).reshape(-1, cells)
+        rounds = np.broadcast_to(_number(graph, inputs), (length,)).reshape(-1, cells)
     except Declined:
         raise
-    except Exception:  # shapes that do not fit: it has an entry for each of the records
-        found = np.array([[0.0], [1.0]])
-    if not np.array_equal(found[0], found[1], equal_nan=True):
+    except Exception:  # shapes that do not fit: the map has an entry for each record
+        rounds = np.array([[0.0], [1.0]])
+    if not np.array_equal(rounds[0], rounds[1], equal_nan=True):
         raise Declined("it does not treat all records alike")
-    if not np.all(np.isfinite(found[0])):
-        raise Declined(f"it is not finite for records of some value: {found[0]}")
-    return found[0]
+    if not np.all(np.isfinite(rounds[0])):
+        raise Declined(f"it is not finite for records of some value: {rounds[0]}")
+    return rounds[0]
 
 
 def is_concave(points: np.ndarray, values: np.ndarray) -> bool:
-    """Whether the values at increasing points lie on a concave function, but for rounding.
+    """Whether the values at increasing points lie on a concave function, up to rounding.
 
     Minus infinity is allowed at both ends.
     """

@@ -18,14 +18,14 @@ from pymc_dp.reading.sums import Additive, additive
 
 
 def parameters(reading: Reading, block: Block) -> list[TensorVariable]:
-    """Return the continuous parameters of the records, theirs included, in model order."""
+    """Return the continuous parameters of the records, hyperparameters too, in model order."""
     above = set(ancestors(list(block.records))) - set(block.records)
-    others = set(record_variables(reading))
+    records = set(record_variables(reading))
     return [
         rv
         for rv in reading.model.free_RVs
         if rv in above
-        and rv not in others
+        and rv not in records
         and rv not in block.factors  # it depends on the records, and they on it
         and rv.dtype.startswith("float")
     ]
@@ -41,14 +41,14 @@ def transform_parents(model: pm.Model, rv: TensorVariable) -> list[TensorVariabl
 
 
 def factor_terms(model: pm.Model, block: Block) -> list[TensorVariable]:
-    """Log densities of all that is computed from the records, the releases above all."""
+    """Return the log densities of the factors of some records, above all the releases."""
     terms = []
     for factor in block.factors:
         if factor in model.potentials:
             terms.append(factor)
             continue
         value, transform = model.rvs_to_values[factor], model.rvs_to_transforms.get(factor)
-        if transform is None and None in value.type.shape:  # of dims: it says no length
+        if transform is None and None in value.type.shape:  # a value with dims has no static shape
             value = pt.specify_shape(value, known_shape(factor))
         if transform is not None:
             if transform_parents(model, factor):
@@ -62,12 +62,12 @@ def factor_terms(model: pm.Model, block: Block) -> list[TensorVariable]:
 
 
 def factor_density(model: pm.Model, block: Block) -> TensorVariable:
-    """Log density of all that is computed from the records."""
+    """Return the log density of the factors of some records."""
     return sum((t.sum() for t in factor_terms(model, block)), start=pt.zeros((), dtype="float64"))
 
 
 @once
 def read_block(reading: Reading, block: Block) -> Additive:
-    """Read what is computed from some records as a function of sums over them; see `additive`."""
+    """Read the density of a block's factors as a function of sums over it; see `additive`."""
     density = factor_density(reading.model, block)
     return additive(density, dict.fromkeys(block.records, block.n))

@@ -1,4 +1,4 @@
-"""Whether lengths and indices in a model fit, said by the names of its variables."""
+"""Whether lengths and indices in a model fit; errors name the variables."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pymc_dp.graphs.values import is_random, known_value, nearest_rvs, public_da
 def check_fits(statistics: Iterable[TensorVariable]) -> None:
     """Refuse variables whose shape is not that of their parameters, and indices out of range.
 
-    Compiled code reads what lies behind an array where an index is too large; what PyTensor and
-    PyMC say of the others does not name a variable.
+    With an index that is too large, compiled code reads memory behind the array. The errors of PyMC
+    and PyTensor about shapes do not name a variable.
 
     Parameters
     ----------
     statistics : iterable of TensorVariable
-        What is released. All variables that it is computed from are looked at.
+        The released statistics. All variables that they are computed from are checked.
     """
     statistics = list(statistics)
     random = [v for v in ancestors(statistics) if is_random(v) and v.name is not None]
@@ -67,7 +67,7 @@ def _check_shape(rv: TensorVariable) -> None:
 
 
 def _check_put(where: str, node: Apply) -> None:
-    """Refuse what is put or added at more or fewer places than it has entries."""
+    """Refuse values that are set or added at more or fewer places than there are values."""
     target, put, *index = node.inputs
     take = Subtensor if isinstance(node.op, IncSubtensor) else AdvancedSubtensor
     places = known_shape(take(node.op.idx_list)(target, *index))

@@ -24,7 +24,7 @@ from pymc_dp.reading.record_lengths import size_of
 
 
 def read(model: pm.Model | None, call: str) -> Reading:
-    """Read the model of an argument or of the context; its lengths are numbers, see below."""
+    """Read the model of an argument or of the context; see `with_known_lengths`."""
     return Reading(with_known_lengths(as_model(model, call)))
 
 
@@ -41,20 +41,19 @@ def as_model(model: pm.Model | None, call: str) -> pm.Model:
 
 
 def with_known_lengths(model: pm.Model) -> pm.Model:
-    """Return the model with numbers for the lengths of its records and of what is released.
+    """Return the model, or a copy in which lengths of records and of releases are numbers.
 
-    `dims` and `pm.Data` make them variables, which a reading cannot go by; nor can it by indices
-    that change. PyMC freezes the dims and data that decide a length, and those behind the public
-    whole numbers and truth values of a statistic, in a copy, which `pm.set_data` then refuses to
-    change. It also freezes the data in priors of unknown numbers of records. The copy's variables
-    have the names of the model's.
+    `dims` and `pm.Data` make lengths and indices variables, but a reading needs numbers. In the
+    copy PyMC freezes the dims and data that decide a length, the data behind public whole numbers
+    and truth values of a statistic, and the data in priors of unknown numbers of records;
+    `pm.set_data` refuses to change them there. The copy's variables have the names of the model's.
     """
     dims, data = deciding(model)
     return copied(model, dims, data) if dims or data else model
 
 
 def deciding(model: pm.Model) -> tuple[list[str], list[str]]:
-    """Return the names of dims and data that a reading goes by, see above."""
+    """Return the names of the dims and data that `with_known_lengths` freezes."""
     shaped = [v for v in (*privatized_variables(model), *releases(model)) if None in v.type.shape]
     deciding = set(ancestors(simplified([v.shape for v in shaped]))) if shaped else set()
     deciding |= set(ancestors(_on_unknown_numbers(model), blockers=model.basic_RVs))
@@ -76,13 +75,13 @@ def copied(model: pm.Model, dims: Sequence[str], data: Sequence[str]) -> pm.Mode
     copy = freeze_dims_and_data(without_starts(model), dims=dims, data=data)
     set_starts(copy, model)
     in_order_of(copy, model)
-    for rv in model.basic_RVs:  # a variable of another type is made anew, without its notes
+    for rv in model.basic_RVs:  # a variable of another type has lost its tags
         copy[rv.name].tag.__update__(rv.tag)
     return copy
 
 
 def in_order_of(copy: pm.Model, model: pm.Model) -> None:
-    """Put the variables of a copy in the order of a model; its own come last."""
+    """Put the variables of a copy in the order of the model; those that only it has come last."""
     for kind in ("free_RVs", "observed_RVs", "potentials", "deterministics"):
         order = {v.name: i for i, v in enumerate(getattr(model, kind))}
         getattr(copy, kind).sort(key=lambda v, order=order: order.get(v.name, len(order)))
@@ -90,10 +89,10 @@ def in_order_of(copy: pm.Model, model: pm.Model) -> None:
 
 
 def without_starts(model: pm.Model) -> pm.Model:
-    """Return a model without its `initval=`, which PyMC makes no graph of with them.
+    """Return a model without `initval=`, with which PyMC refuses to make a graph of it.
 
-    It is the same model otherwise, down to its variables, to be read only. The model itself stays
-    as it is all the time: another thread may read it.
+    It shares all variables with the model, and must not be changed. The model itself stays as it
+    is: another thread may read it.
     """
     bare = object.__new__(type(model))
     starts = dict.fromkeys(model.rvs_to_initial_values)
@@ -102,7 +101,7 @@ def without_starts(model: pm.Model) -> pm.Model:
 
 
 def set_starts(copy: pm.Model, model: pm.Model) -> None:
-    """Put the `initval=` of a model on those variables of a copy of it that still are in it."""
+    """Set the `initval=` of a model on the free variables of a copy."""
     starts = {rv.name: start for rv, start in model.rvs_to_initial_values.items()}
     for rv in copy.free_RVs:
         copy.set_initval(rv, starts.get(rv.name))
@@ -114,9 +113,9 @@ def _counts(variable: Variable) -> bool:
 
 
 def _on_unknown_numbers(model: pm.Model) -> list[Variable]:
-    """Return priors of unknown numbers of records, and what was published of these, with noise."""
+    """Return the priors of unknown numbers of records, and the values and noise of releases."""
     sizes = {rv: size for rv in model.free_RVs if (size := size_of(rv)) is not None}
-    found = [graph for size in sizes.values() for graph in size.owner.inputs]
+    graphs = [graph for size in sizes.values() for graph in size.owner.inputs]
     for release in releases_of(model, {*sizes, *sizes.values()}):
-        found += [model.rvs_to_values[release], *release_mechanism(release).parameters]
-    return found
+        graphs += [model.rvs_to_values[release], *release_mechanism(release).parameters]
+    return graphs

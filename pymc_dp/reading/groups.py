@@ -53,8 +53,8 @@ class Block:
 def blocks(reading: Reading, records: tuple[TensorVariable, ...]) -> list[Block]:
     """Group records that are drawn together: rows of several variables, one given another.
 
-    Vectors that records depend on entry by entry belong to the record too, if nothing else
-    depends on them.
+    A vector that records depend on entry by entry is part of the record too, if nothing else
+    depends on it.
     """
     members, model = list(records), reading.model
     for rv in reversed(model.free_RVs):  # children first
@@ -62,11 +62,11 @@ def blocks(reading: Reading, records: tuple[TensorVariable, ...]) -> list[Block]
             continue
         below = children(reading, rv)
         above = [m for m in members if has_parent(rv, m)]
-        mine = all(c in members and by_rows(c, rv) for c in below)
-        if below and mine and all(by_rows(rv, m) for m in above):
+        only_records = all(c in members and by_rows(c, rv) for c in below)
+        if below and only_records and all(by_rows(rv, m) for m in above):
             members.append(rv)
     members = [rv for rv in model.free_RVs if rv in members]
-    found = []
+    grouped = []
     while members:
         group = members[:1]
         while True:
@@ -79,15 +79,14 @@ def blocks(reading: Reading, records: tuple[TensorVariable, ...]) -> list[Block]
         factors = dict.fromkeys(
             c for rv in ordered for c in children(reading, rv) if c not in group
         )
-        found.append(Block(ordered, record_length(ordered[0]), tuple(factors)))
-    return found
+        grouped.append(Block(ordered, record_length(ordered[0]), tuple(factors)))
+    return grouped
 
 
 def _belongs(rv: TensorVariable, group: Sequence[TensorVariable]) -> bool:
     """Whether a variable is drawn row by row with a group: every dependence has to be rowwise.
 
-    One that is not, beside another that is, keeps it out: it is a factor of the group, and the
-    group of it, or one of its parameters.
+    A variable with any other dependence is a factor of the group, or a parameter.
     """
     pairs = [(rv, other) for other in group if has_parent(rv, other)]
     pairs += [(other, rv) for other in group if has_parent(other, rv)]
@@ -98,19 +97,21 @@ def _belongs(rv: TensorVariable, group: Sequence[TensorVariable]) -> bool:
 def record_groups(reading: Reading) -> list[Block]:
     """Return the privatized records of a model, those that are columns of a row together.
 
-    A latent vector with one entry a record belongs to the record if the release sums over records.
-    If each record is released by itself, it is a parameter.
+    A latent vector with an entry for each record is part of the record if the release sums over
+    records. If each record is released by itself, the vector is a parameter.
     """
-    found, model = privatized(reading), reading.model
+    confidential, model = privatized(reading), reading.model
     rows = tuple(
         rv
-        for rv in found
+        for rv in confidential
         if has_record_axis(rv)
-        and any(v.dtype.startswith("float") for v in (rv, *children(reading, rv)) if v in found)
+        and any(
+            v.dtype.startswith("float") for v in (rv, *children(reading, rv)) if v in confidential
+        )
         and not _released_by_row(reading, rv)
     )
     groups = _released_together(model, blocks(reading, rows)) if rows else []
-    groups += _with_classes(reading, [rv for rv in found if rv not in rows])
+    groups += _with_classes(reading, [rv for rv in confidential if rv not in rows])
     groups = _mixed(model, _with_sizes(model, groups))
     order = {rv: i for i, rv in enumerate(model.free_RVs)}
     return sorted(groups, key=lambda group: order[group.records[0]])
@@ -121,25 +122,26 @@ def is_channel(release: TensorVariable) -> bool:
     return release_mechanism(release).is_channel
 
 
-def _with_classes(reading: Reading, found: Sequence[TensorVariable]) -> list[Block]:
-    """Return groups of other records; those that are reported row by row, with what they depend on.
+def _with_classes(reading: Reading, records: Sequence[TensorVariable]) -> list[Block]:
+    """Return groups of the other records.
 
-    These are summed out row by row, with the latent class of a row, which nothing else depends on.
+    Records that are reported row by row are grouped with the latent class of the row, if nothing
+    else depends on it: both are summed out, row by row.
     """
     reported = tuple(
         rv
-        for rv in found
+        for rv in records
         if has_record_axis(rv) and all(map(is_channel, releases_of(reading.model, [rv])))
     )
     together = blocks(reading, reported) if reported else []
     return [
         *(Block(block.records, 0, ()) for block in together),
-        *(Block((rv,), 0, ()) for rv in found if rv not in reported),
+        *(Block((rv,), 0, ()) for rv in records if rv not in reported),
     ]
 
 
 def _with_sizes(model: pm.Model, groups: list[Block]) -> list[Block]:
-    """Join records of unknown sizes with these, which are parts of the group."""
+    """Join records of unknown number with the variables that are their numbers."""
     sized: dict[TensorVariable, list[TensorVariable]] = {}
     for group in groups:
         for rv in group.records:
@@ -150,13 +152,15 @@ def _with_sizes(model: pm.Model, groups: list[Block]) -> list[Block]:
                         f"write this number as their shape="
                     )
                 sized.setdefault(size, []).append(rv)
-    found = [Block((*_whole(model, size), size, *own), 0, ()) for size, own in sized.items()]
-    together = {v for block in found for v in block.records}
-    return [group for group in groups if not together & {*group.records}] + found
+    sized_groups = [
+        Block((*_whole(model, size), size, *records), 0, ()) for size, records in sized.items()
+    ]
+    together = {v for block in sized_groups for v in block.records}
+    return [group for group in groups if not together & {*group.records}] + sized_groups
 
 
 def _whole(model: pm.Model, size: TensorVariable) -> list[TensorVariable]:
-    """Return the unknown number of which one that nothing is released of is a Binomial part."""
+    """Return the released number of which an unreleased number is a Binomial part."""
     if not isinstance(size.owner.op, BinomialRV) or releases_of(model, [size]):
         return []
     return [
@@ -165,22 +169,22 @@ def _whole(model: pm.Model, size: TensorVariable) -> list[TensorVariable]:
 
 
 def _mixed(model: pm.Model, groups: list[Block]) -> list[Block]:
-    """Join groups that are parts of one release, though they are no columns of the same rows."""
+    """Join groups that enter one release, though they are not columns of the same rows."""
     for release in releases(model):
         statistic = release_statistic(release)
-        mine = [g for g in groups if any(depends_on(statistic, rv) for rv in g.records)]
-        members = [rv for g in mine for rv in g.records]
-        if len(mine) > 1 and not any(has_parent(rv, v) for rv in members for v in members):
+        released = [g for g in groups if any(depends_on(statistic, rv) for rv in g.records)]
+        members = [rv for g in released for rv in g.records]
+        if len(released) > 1 and not any(has_parent(rv, v) for rv in members for v in members):
             joined = Block(tuple(rv for rv in model.free_RVs if rv in members), 0, ())
-            return _mixed(model, [*(g for g in groups if g not in mine), joined])
+            return _mixed(model, [*(g for g in groups if g not in released), joined])
     return groups
 
 
 def _released_by_row(reading: Reading, rv: TensorVariable) -> bool:
-    """Whether each released entry depends on one row of this variable, which is a lone column."""
-    found, n = privatized(reading), record_length(rv)
+    """Whether a variable is a single column, and each released entry depends on one row of it."""
+    confidential, n = privatized(reading), record_length(rv)
     statistics = [release_statistic(r) for r in releases_of(reading.model, [rv])]
-    return not any(has_parent(rv, v) or has_parent(v, rv) for v in found) and all(
+    return not any(has_parent(rv, v) or has_parent(v, rv) for v in confidential) and all(
         _of_rows(s, rv, n) for s in statistics
     )
 
@@ -195,12 +199,12 @@ def _of_rows(statistic: TensorVariable, rv: TensorVariable, n: int) -> bool:
 
 
 def _released_together(model: pm.Model, groups: list[Block]) -> list[Block]:
-    """Join groups of the same length that are parts of one release: columns of the same rows."""
+    """Join groups of the same length that enter one release: columns of the same rows."""
     for release in releases(model):
-        mine = [
+        released = [
             g for g in groups if any(depends_on(release_statistic(release), rv) for rv in g.records)
         ]
-        for first, second in itertools.pairwise(mine):
+        for first, second in itertools.pairwise(released):
             if first.n == second.n:
                 members = [*first.records, *second.records]
                 joined = tuple(rv for rv in model.free_RVs if rv in members)

@@ -1,4 +1,4 @@
-"""What was read of a model, and made of it, is kept for as long as nothing of that has changed."""
+"""A cache of readings, and of what is compiled for them: made anew when the model changes."""
 
 from __future__ import annotations
 
@@ -37,48 +37,49 @@ _KEPT: WeakKeyDictionary[pm.Model, _Kept] = WeakKeyDictionary()
 
 @contextmanager
 def kept(model: pm.Model) -> Iterator[Reading]:
-    """Give the reading of a model that was made before, or a new one where it would be another.
+    """Yield the kept reading of a model, or a new one if the model has changed.
 
-    It is of a copy, which PyMC freezes, so that what it compiles is kept, too. The copy shares the
-    data of the model: what `pm.set_data` changes is read where it is used. A reading is given to
-    one thread at a time; another meanwhile gets a new one. Of a submodel, and of a model with a
-    function of the user's (`pm.CustomDist`, `CustomMechanism`, ...), nothing is kept.
+    It is the reading of a frozen copy, so that PyMC keeps what it compiles, too. The copy shares
+    the data of the model: what `pm.set_data` changes is read where it is used. One thread at a time
+    has the reading; another one meanwhile gets a new reading. For a submodel, and for a model with
+    a function of the user's (`pm.CustomDist`, `CustomMechanism`, ...), nothing is kept.
     """
     if _is_not_kept(model):
         yield Reading(with_known_lengths(model))
         return
-    found = _KEPT.get(model)
-    if found is not None and found.lock.acquire(blocking=False):
+    entry = _KEPT.get(model)
+    if entry is not None and entry.lock.acquire(blocking=False):
         try:
-            if found.is_of(model):
-                found.reading.renew()
-                yield found.reading
+            if entry.is_of(model):
+                entry.reading.renew()
+                yield entry.reading
                 return
         finally:
-            found.lock.release()
-    found = _Kept(model)
-    with found.lock:
-        _KEPT[model] = found
-        yield found.reading
+            entry.lock.release()
+    entry = _Kept(model)
+    with entry.lock:
+        _KEPT[model] = entry
+        yield entry.reading
 
 
 class _Kept:
-    """A reading, with all that it depends on."""
+    """A reading, with the contents of the model that it depends on."""
 
     def __init__(self, model: pm.Model):
         stage("Reading the model")
         self.lock = Lock()
         self.contents = _contents(model)
-        # Of an array that a graph was made of, its owner may change the entries.
+        # Users may change the entries of an array that is a constant of a graph.
         inside = _inside(_graphs(model))
         self.constants = list(dict.fromkeys(v for v in inside if isinstance(v, Constant)))
         self.digests = [_digest(constant.data) for constant in self.constants]
         dims, data = deciding(model)
         self.reading = Reading(frozen(copied(model, dims, data), model), keeps=True)
-        self.fixed = {model[name]: model[name].get_value() for name in data}  # constants there
+        # Data that are constants in the copy.
+        self.fixed = {model[name]: model[name].get_value() for name in data}
 
     def is_of(self, model: pm.Model) -> bool:
-        """Whether a model is what was read, but for its data."""
+        """Whether a model is the one that was read, up to its data."""
         return (
             self.contents == _contents(model)
             and self.digests == [_digest(constant.data) for constant in self.constants]
@@ -87,9 +88,9 @@ class _Kept:
 
 
 def _is_not_kept(model: pm.Model) -> bool:
-    """Whether PyMC makes no copy, or a function of the user's is part of a law.
+    """Whether PyMC cannot copy the model, or a law has a function of the user's.
 
-    What such a function takes from outside may change, and nothing here can see that.
+    Values that a function takes from outside may change, and this module cannot see it.
     """
     starts = model.rvs_to_initial_values.values()
     return (
@@ -109,12 +110,12 @@ def _reads_outside(op: Op) -> bool:
 
 
 def _contents(model: pm.Model) -> tuple[Any, ...]:
-    """Return what a model is made of; all but the values of its data and constants."""
+    """Return all parts of a model, except the values of its data and constants."""
     starts = model.rvs_to_initial_values.items()
     data = [v for v in model.named_vars.values() if isinstance(v, SharedVariable)]
     lengths = model.dim_lengths.items()
     return (
-        *(list(own) for own in (model.free_RVs, model.observed_RVs, model.potentials)),
+        *(list(variables) for variables in (model.free_RVs, model.observed_RVs, model.potentials)),
         list(model.deterministics),
         dict(model.named_vars),
         dict(model.rvs_to_values),
@@ -138,7 +139,7 @@ def _graphs(model: pm.Model) -> list[Variable]:
 
 
 def _inside(graphs: Sequence[Variable]) -> Iterator[Variable]:
-    """Yield the variables of graphs, and of those inside of their ops."""
+    """Yield the variables of graphs, and of the graphs inside their ops."""
     for variable in ancestors(graphs):
         yield variable
         if variable.owner is not None and hasattr(variable.owner.op, "fgraph"):
@@ -146,7 +147,7 @@ def _inside(graphs: Sequence[Variable]) -> Iterator[Variable]:
 
 
 def _digest(value: Any) -> Any:
-    """Return a hash of an array's content; of other objects their id."""
+    """Return a hash of an array's content; the id of any other object."""
     return content_digest(value) or id(value)
 
 
@@ -162,21 +163,21 @@ def content_digest(value: Any) -> tuple[Any, ...] | None:
 
 
 def frozen(copy: pm.Model, model: pm.Model) -> pm.Model:
-    """Freeze a copy, so that PyMC keeps what it compiles of it; it shares the data of the model.
+    """Freeze a copy, so that PyMC keeps what it compiles for it; it shares the model's data.
 
-    What PyMC keeps does not depend on the values of data, but on their shapes.
+    The compiled code depends on the shapes of data, not on their values.
     """
     pairs = [(copy[v.name], v) for v in model.named_vars.values() if v.name in copy.named_vars]
     pairs += [(copy.dim_lengths[name], v) for name, v in model.dim_lengths.items()]
-    for own, v in pairs:
-        if isinstance(v, SharedVariable) and isinstance(own, SharedVariable):
-            own.container = v.container
+    for copied_variable, v in pairs:
+        if isinstance(v, SharedVariable) and isinstance(copied_variable, SharedVariable):
+            copied_variable.container = v.container
     copy.__class__ = _Frozen  # as `pymc.model.transform.optimization.freeze_model` does
     return copy
 
 
 def made_once[F: Callable[..., Any]](make: F) -> F:
-    """Have what is compiled of a frozen model made once; other models may change."""
+    """Call a function once for each frozen model; for other models, which may change, each time."""
     kept_answer = once(make)
 
     @wraps(make)
@@ -189,7 +190,7 @@ def made_once[F: Callable[..., Any]](make: F) -> F:
 class _Frozen(FrozenModel):
     """Keeps the graphs of `unobserved_value_vars`, too, which PyMC makes anew for each trace.
 
-    What it compiled it finds by the identity of graphs.
+    PyMC finds compiled functions by the identity of their graphs.
     """
 
     @cached_property

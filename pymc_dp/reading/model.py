@@ -25,22 +25,22 @@ from pymc_dp.reading.record_sums import RecordSumsRV
 
 
 class Reading:
-    """A model, and all that was read of it.
+    """A model, and the answers to all questions about it so far.
 
-    What reads a model is a function of this, decorated with `once`: nothing is read twice, and what
-    could not be read is declined with the same reason each time. A reading is of the model as it
-    stands; see `kept` for how long that is. One that is made `of` another, of a rung say, is as
-    current as that one: they share what they depend on.
+    A question is a function of a reading, decorated with `once`: it is answered once, and what
+    cannot be read is declined with the same reason each time. Answers hold for the current data;
+    `renew` forgets those that do not, see `kept`. A reading made `of` another, of a rung say,
+    shares the data that answers depend on, and is renewed together with it.
 
     Attributes
     ----------
     model : pm.Model
     answers : dict
-        To what it was asked, see `once`.
+        Answers by question, see `once`.
     values : dict
-        Of data that answers were found from, as they were.
+        Values of the data that answers depend on, when they were read.
     trials : list of callables
-        What declines the model where a density of it is not found, before it is sampled.
+        Functions that decline the model, before it is sampled, if a density has no value.
     """
 
     def __init__(self, model: pm.Model, of: Reading | None = None, *, keeps: bool = False):
@@ -58,17 +58,16 @@ class Reading:
         data: Sequence[SharedVariable] = (),
         first: list[np.ndarray] | None = None,
     ) -> list[TensorVariable]:
-        """Return numbers that follow from data, such as where a density is expanded.
+        """Return numbers that follow data, such as the point around which a density is expanded.
 
-        Where the reading is kept they are shared variables, which take the numbers for the data as
-        they are at each call. Only such values may change: no graph, and no choice of a route, may
-        depend on them.
+        In a kept reading they are shared variables, which are set anew when data have changed. Only
+        their values change: no graph, and no choice of a route, may depend on them.
 
         Parameters
         ----------
         compute : returns the numbers.
-        data : those that it depends on, beside those that it notices.
-        first : what it returns now, where that is known; it depends on `data` alone.
+        data : the data that `compute` depends on, beside those that it notices.
+        first : what `compute` returns now, if that is known; it depends on `data` alone.
         """
         if not self._keeps:
             return [pt.constant(value) for value in (compute() if first is None else first)]
@@ -79,7 +78,7 @@ class Reading:
                 return compute() if known is None else known, basis
 
         first, basis = now(first)
-        # nutpie asks for names of their own.
+        # nutpie needs distinct names.
         numbers = [
             pytensor.shared(np.asarray(value), f"following_{next(_COUNT)}", shape=np.shape(value))
             for value in first
@@ -90,24 +89,24 @@ class Reading:
             if not changed(basis.values):
                 return True
             try:
-                values, found = now()
+                values, new_basis = now()
             except (Declined, ValueError, np.linalg.LinAlgError):
-                return False  # it is for the next answer to say why
+                return False
             if [number.type.shape for number in numbers] != list(map(np.shape, values)):
                 return False
             for number, value in zip(numbers, values, strict=True):
                 number.set_value(value)
-            basis = found
+            basis = new_basis
             return True
 
         notice(following=[follow])
         return numbers
 
     def renew(self) -> None:
-        """Forget the answers that were found from data that are not what they were."""
+        """Forget the answers that depend on data that have changed."""
         other = changed(self.values)
-        for own in other:
-            del self.values[own]
+        for variable in other:
+            del self.values[variable]
         follows = cache(lambda follow: follow())
         for reading in list(self._family):
             for key, answer in list(reading.answers.items()):
@@ -120,16 +119,20 @@ _COUNT = count()
 
 
 def changed(values: dict[SharedVariable, np.ndarray]) -> set[SharedVariable]:
-    """Return the data that do not have these values any more."""
+    """Return the data whose current values are not those in a dictionary."""
 
-    def equal(one, other) -> bool:
-        return np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind in "fc")
+    def equal(value, current) -> bool:
+        return np.array_equal(value, current, equal_nan=np.asarray(value).dtype.kind in "fc")
 
-    return {own for own, value in values.items() if not equal(own.get_value(borrow=True), value)}
+    return {
+        variable
+        for variable, value in values.items()
+        if not equal(variable.get_value(borrow=True), value)
+    }
 
 
 def prior_value(parameter: Any, name: str | None) -> np.ndarray:
-    """Return a parameter of a prior; refuse one that is random, by the name of the variable."""
+    """Return the value of a parameter of a prior; decline a random one."""
     value = known_value(pt.as_tensor(parameter))
     if value is None:
         raise Declined(f"the prior of {name!r} has random parameters")
@@ -137,37 +140,37 @@ def prior_value(parameter: Any, name: str | None) -> np.ndarray:
 
 
 def prior_number(parameter: Any, name: str | None) -> float:
-    """Return a parameter of a prior that is one number."""
+    """Return the value of a parameter of a prior, which is one number."""
     return float(np.squeeze(prior_value(parameter, name)))
 
 
 def is_component(variable: Variable) -> bool:
-    """Whether a random variable is part of another's law: it has no name, no model knows it."""
+    """Whether a random variable is a component of another's law: it has no name in a model."""
     return variable.name is None
 
 
 def parents(rv: TensorVariable) -> list[TensorVariable]:
     """Return the random variables that the law of `rv` is computed from.
 
-    Those of the components of a mixture, or of what is censored, are among them.
+    They include the components of a mixture or of a censored variable, and their parents.
     """
-    found: dict[TensorVariable, None] = {}
+    rvs: dict[TensorVariable, None] = {}
     for variable in nearest_rvs(rv.owner.inputs):
-        found[variable] = None
+        rvs[variable] = None
         if is_component(variable):
-            found |= dict.fromkeys(parents(variable))
-    return list(found)
+            rvs |= dict.fromkeys(parents(variable))
+    return list(rvs)
 
 
 @once
 def children(reading: Reading, rv: TensorVariable) -> list[TensorVariable]:
-    """Model variables (random ones and potentials) computed directly from `rv`."""
-    model, found = reading.model, []
+    """Return the random variables and potentials of the model computed directly from `rv`."""
+    model, dependents = reading.model, []
     for other in model.basic_RVs:
         if other is not rv and rv in parents(other):
-            found.append(other)
-    found += [p for p in model.potentials if depends_on(p, rv)]
-    return found
+            dependents.append(other)
+    dependents += [p for p in model.potentials if depends_on(p, rv)]
+    return dependents
 
 
 def releases(model: pm.Model) -> list[TensorVariable]:
@@ -179,12 +182,12 @@ def releases_of(
     model: pm.Model, records: Collection[TensorVariable], pending: Sequence[TensorVariable] = ()
 ) -> list[TensorVariable]:
     """Return the releases of some records; `pending` ones are not registered with the model yet."""
-    found = [*releases(model), *pending]
-    return [r for r in found if any(rv in records for rv in nearest_rvs([release_statistic(r)]))]
+    declared = [*releases(model), *pending]
+    return [r for r in declared if any(rv in records for rv in nearest_rvs([release_statistic(r)]))]
 
 
 def as_published(value: TensorVariable) -> TensorVariable:
-    """Return an observed value as it was given: PyMC cuts data to whole numbers by a cast."""
+    """Return an observed value as the user gave it: PyMC casts it, which may cut fractions."""
     while isinstance(value.owner and getattr(value.owner.op, "scalar_op", None), Cast):
         [value] = value.owner.inputs
     return value
@@ -203,7 +206,7 @@ def release_mechanism(release: TensorVariable) -> Mechanism:
 def privatized_variables(model: pm.Model) -> list[TensorVariable]:
     """Return the vectors of records that feed some release; see `privatized`."""
     feeding = nearest_rvs([release_statistic(r) for r in releases(model)])
-    # A vector that is one draw, of the counts of a table say, is none.
+    # A vector that is a single draw, the counts of a table say, is no vector of records.
     return [
         rv
         for rv in model.free_RVs

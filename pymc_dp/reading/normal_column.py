@@ -1,4 +1,4 @@
-"""Records that are one Normal column, with every release of them."""
+"""Records that are one Normal column, with all of their releases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NormalColumn:
     Attributes
     ----------
     rv : the variable that the column is of.
-    name : its name, with the number of the column where it has several.
+    name : the variable's name, with the column's number if it has several.
     n : the number of records.
     mean, variance : of one record.
     releases : all releases of the column.
@@ -51,7 +51,7 @@ class NormalColumn:
 
     @property
     def spread(self) -> tuple[TensorVariable, float, float] | None:
-        """The (w, c, k) of a variance that is ``c * w**k`` of one variable w; None of others."""
+        """The (w, c, k) of a variance ``c * w**k`` of one variable w; None for other variances."""
         sources = nearest_rvs([self.variance])
         power = power_law(self.variance, sources[0]) if len(sources) == 1 else None
         return None if power is None else (sources[0], *power)
@@ -60,7 +60,7 @@ class NormalColumn:
         """Whether some release depends on the sample "mean" or "variance"."""
         try:
             return any(getattr(c, which) for c in self.components)
-        except Declined:  # another function of both
+        except Declined:  # an entry that is not linear in them depends on both
             return True
 
 
@@ -72,27 +72,27 @@ def read_normal_column(
 
     `pending` are further releases that are not registered with the model yet.
     """
-    [rv, *others] = group.records
-    if others or not isinstance(rv.owner.op, NormalRV):
-        raise Declined  # another law's
+    [rv, *further] = group.records
+    if further or not isinstance(rv.owner.op, NormalRV):
+        raise Declined  # for another law to read
     check_transform(reading.model, rv)
     columns = columns_of([rv])
     if len(columns) == 1:
-        normal_moments(rv)  # before its releases, which may be of many groups
-    mine = releases_of(reading.model, [rv], pending)
-    found = [read_release(r, columns, group.n) for r in mine]
-    used = {j for release in found for j in release.used} or {0}
+        normal_moments(rv)  # declines before the releases are read, which may take long
+    declared = releases_of(reading.model, [rv], pending)
+    row_releases = [read_release(r, columns, group.n) for r in declared]
+    used = {j for release in row_releases for j in release.used} or {0}
     if len(used) > 1:
         raise Declined
     [j] = used
     mean, variance = normal_moments(rv, j)
     name = str(rv.name) if len(columns) == 1 else f"{rv.name}_{j}"
-    own = tuple(release.of_column(j) for release in found)
-    return NormalColumn(rv, name, group.n, mean, variance, own)
+    column_releases = tuple(release.of_column(j) for release in row_releases)
+    return NormalColumn(rv, name, group.n, mean, variance, column_releases)
 
 
 def normal_moments(rv: TensorVariable, j: int = 0) -> tuple[TensorVariable, TensorVariable]:
-    """Return the mean and the variance of one of the Normal records, in a column."""
+    """Return the mean and the variance of a record, in one column of Normal records."""
     if not isinstance(rv.owner.op, NormalRV):
         raise Declined(
             f"the records {rv.name!r} follow {rv.owner.op}, whose mean and variance are not known: "
@@ -103,11 +103,11 @@ def normal_moments(rv: TensorVariable, j: int = 0) -> tuple[TensorVariable, Tens
 
 
 def normal_columns(reading: Reading, groups: Sequence[Block]) -> list[NormalColumn]:
-    """Return the groups that are such columns."""
-    found = []
+    """Return the groups that are Normal columns."""
+    columns = []
     for group in groups:
         try:
-            found.append(read_normal_column(reading, group))
+            columns.append(read_normal_column(reading, group))
         except (Declined, ValueError):
             continue
-    return found
+    return columns

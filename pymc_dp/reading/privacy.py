@@ -25,9 +25,9 @@ class Loss:
     ----------
     records, releases : names.
     epsilon : the sum over all releases and their entries.
-    confined : whether every record that the model can draw is in the domain of the mechanism, as
-        far as can be told: its values are clipped, or their law is bounded.
-    walled : whether a release states bounds of the records, which rule values of them out.
+    confined : whether every record that the model can draw is known to be in the domain of the
+        mechanism: its values are clipped, or their law is bounded.
+    walled : whether a release states bounds of the records, outside of which they cannot be.
     """
 
     records: str

@@ -1,6 +1,6 @@
 """Refuse priors that are known to make the posterior improper.
 
-Those of a single vector of records are in Kazan & Reiter's theorems 4 and 5.
+For a single vector of records see theorems 4 and 5 of Kazan & Reiter.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from pymc_dp.reading.sums.polynomials import Polynomial, constant, degree, read_
 
 
 def check_possible(reading: Reading, read: NormalColumn) -> None:
-    """Refuse, when a release is declared, what no further release could make proper."""
+    """Refuse, when a release is declared, posteriors that no further release makes proper."""
     _check(reading, read, complete=False)
 
 
 def check_proper(reading: Reading, read: NormalColumn) -> None:
-    """Refuse improper posteriors, all releases of the records being known."""
+    """Refuse improper posteriors, when all releases of the records are known."""
     _check(reading, read, complete=True)
 
 
 def _told(reading: Reading, release: RowRelease) -> set[str]:
-    """Return of which moments noisy numbers were printed: not clipped, and not withheld."""
+    """Return the moments of which a noisy number was published, not clipped and not withheld."""
     mechanism = release.op.mechanism
     cut = (ClippedMechanism, ThresholdedMechanism)
     if any(isinstance(layer, cut) for layer in layers(mechanism)):
@@ -54,7 +54,7 @@ def _told(reading: Reading, release: RowRelease) -> set[str]:
     both = {"mean", "variance"}
     try:
         entries = release.mean_and_variance()
-    except Declined:  # another function of both
+    except Declined:  # an entry that is not linear in them depends on both
         return set() if withheld.all() else both
     gone = np.broadcast_to(withheld, len(entries))
     seen = [entry for entry, is_gone in zip(entries, gone, strict=True) if not is_gone]
@@ -66,8 +66,8 @@ def _check(reading: Reading, read: NormalColumn, *, complete: bool) -> None:
 
     For v -> 0 the likelihood tends to a positive constant. For v -> inf it falls like
     v^(-d/2), d = n - 1 for a released variance, one more for a released mean if the mean has a
-    proper prior; what was clipped or withheld does not fall at all and does not count. A flat prior
-    on w, v = c w^k, has density v^(1/k - 1) in v.
+    proper prior; a clipped or withheld number does not make it fall, and does not count. A flat
+    prior on w, v = c w^k, has density v^(1/k - 1) in v.
 
     Other data on a parameter may make its posterior proper: it counts as a proper prior then.
     """
@@ -127,14 +127,14 @@ def _check(reading: Reading, read: NormalColumn, *, complete: bool) -> None:
 
 
 def check_proper_rows(reading: Reading, rows: Rows) -> None:
-    """Refuse improper posteriors of regressions that the released sums of y give away.
+    """Refuse improper posteriors of regressions, where the released sums of y show them.
 
-    Where y is in them to the first power only, K sums of y and of its products with other columns
-    tell of its coefficients through K linear forms, given the other columns, and their density
+    If y is in them to the first power only, K sums of y and of its products with other columns
+    depend on its coefficients through K linear forms, given the other columns, and their density
     falls like v^(-K/2) in the variance v of y.
 
-    What is not a linear function of sums, bounds of the records and other data on them, or on a
-    parameter, may make the posterior proper: nothing is refused then.
+    Entries that are not linear in sums, bounds of the records, and other data on them or on a
+    parameter may make the posterior proper: nothing is refused then.
     """
     known = {*rows.records, *(release.rv for release in rows.releases)}
     if any(record_bounds(release.rv, rows.records) for release in rows.releases) or any(
@@ -148,21 +148,23 @@ def check_proper_rows(reading: Reading, rows: Rows) -> None:
     starts = itertools.accumulate((link.width for link in rows.links), initial=0)
     for link, column in zip(rows.links, starts, strict=False):
         if any(child in rows.records for child in children(reading, link.rv)):
-            continue  # it has a say in another column
-        own = [found for entry in released if (found := {m for m in entry if column in m})]
-        powers = set().union(*own)
+            continue  # another column depends on it
+        with_column = [
+            monomials for entry in released if (monomials := {m for m in entry if column in m})
+        ]
+        powers = set().union(*with_column)
         if any(power.count(column) > 1 for power in powers):
             continue
         if link.coefficients is not None and link.sigma is not None:
-            forms = min(len(powers), len(own))
+            forms = min(len(powers), len(with_column))
             _check_coefficients(reading, rows, link, column, powers, forms)
             _check_spread(reading, link, forms)
 
 
 def _is_flat(reading: Reading, rv: TensorVariable, link: Link, laws: type | tuple) -> bool:
-    """Whether a variable has a flat prior, and a say in the law of these records only."""
+    """Whether a variable has a flat prior, and the law of these records alone depends on it."""
     try:
-        check_transform(reading.model, rv)  # it may confine a flat variable
+        check_transform(reading.model, rv)  # a transform may bound a flat variable
     except NotImplementedError:
         return False
     return isinstance(rv.owner.op, laws) and children(reading, rv) == [link.rv]
@@ -173,8 +175,8 @@ def _check_coefficients(
 ) -> None:
     """Refuse flat coefficients along which the likelihood falls too slowly.
 
-    With more of them than linear forms it is constant along a line. A single form n a + b S, S a
-    sum of a Normal column, leaves a flat b the density 1/b: noise does not rule out that S is 0.
+    With more coefficients than linear forms it is constant along a line. A single form n a + b S,
+    S a sum of a Normal column, leaves a flat b the density 1/b: noise does not rule out S = 0.
     """
     assert link.coefficients is not None
     sources = nearest_rvs([c for c in link.coefficients if isinstance(c, Variable)])
@@ -185,14 +187,14 @@ def _check_coefficients(
     ]
     entries: list[tuple[TensorVariable, tuple[int, ...]]] = []
     try:
-        found = [_in_entries(c, flat, entries) for c in link.coefficients]
+        polynomials = [_in_entries(c, flat, entries) for c in link.coefficients]
     except Declined:
         return
-    if not entries or any(degree(p) > 1 for p in found):
+    if not entries or any(degree(p) > 1 for p in polynomials):
         return
-    touched = [k for k, p in enumerate(found) if degree(p)]
+    touched = [k for k, p in enumerate(polynomials) if degree(p)]
     if len(entries) == forms == 1:
-        # Which column's sum the only flat coefficient is multiplied with.
+        # The column whose sum multiplies the only flat coefficient.
         [power] = powers if len(powers) == 1 else [()]
         factors = [j - 1 for j in touched if j] + [j for j in power if j != column]
         mechanisms = {type(release.mechanism) for release in rows.releases}
@@ -203,8 +205,8 @@ def _check_coefficients(
         return
     y = link.rv.name
     names = ", ".join(repr(_entry_name(*entry)) for entry in entries)
-    own = [tuple(sorted((*([k - 1] if k else []), column))) for k in touched]
-    missing = [" · ".join(rows.labels[j] for j in power) for power in own if power not in powers]
+    needed = [tuple(sorted((*([k - 1] if k else []), column))) for k in touched]
+    missing = [" · ".join(rows.labels[j] for j in power) for power in needed if power not in powers]
     advice = (
         f"Release the sum of {' and that of '.join(missing)} too"
         if missing
@@ -218,7 +220,7 @@ def _check_coefficients(
 
 
 def _in_entries(coefficient, flat: Sequence[TensorVariable], entries: list) -> Polynomial:
-    """Read a coefficient as a polynomial in entries of flat variables, which are added to them."""
+    """Read a coefficient as a polynomial in entries of flat variables; append new `entries`."""
 
     def leaf(variable: Variable) -> Polynomial | None:
         if not set(flat) & set(nearest_rvs([variable])):
@@ -247,7 +249,7 @@ def _is_normal(rows: Rows, column: int) -> bool:
 
 
 def _check_spread(reading: Reading, link: Link, forms: int) -> None:
-    """Refuse a flat spread: the tail of K forms in the variance v is that of v^(-K/2)."""
+    """Refuse a flat spread: the likelihood of K forms falls like v^(-K/2) in the variance v."""
     assert link.sigma is not None
     variance = link.sigma**2
     sources = nearest_rvs([variance])
@@ -257,7 +259,7 @@ def _check_spread(reading: Reading, link: Link, forms: int) -> None:
     law = power_law(variance, sources[0], positive=positive)
     if law is None:
         return
-    scale_free = law[1] <= 0 or math.isinf(law[1])  # the density 1/v near zero, as above
+    scale_free = law[1] <= 0 or math.isinf(law[1])  # the density 1/v near zero, as in `_check`
     if scale_free or forms <= 2 / law[1]:
         y = link.rv.name
         remedy = "" if scale_free else f", or release ({y}**2).sum() too"

@@ -17,23 +17,23 @@ from pymc_dp.reading.record_sums import RecordSumsRV
 
 
 def size_of(rv: TensorVariable) -> TensorVariable | None:
-    """Return the random variable that is the length of some records; None of known lengths."""
+    """Return the random variable that is the number of some records; None if it is known."""
     length = written_length(rv)
-    found = [] if length is None else nearest_rvs([length])
-    return next((v for v in found if not is_component(v)), None)
+    sizes = [] if length is None else nearest_rvs([length])
+    return next((v for v in sizes if not is_component(v)), None)
 
 
 def written_length(rv: TensorVariable) -> TensorVariable | None:
-    """Return the length of a vector of records as it is written; None where it is not.
+    """Return the graph of the length of a vector of records; None if it has none.
 
-    Of sums over records, the numbers of these.
+    For sums over records it is the graph of the numbers of records.
     """
     op = rv.owner.op
     if isinstance(op, RecordSumsRV):
         return rv.owner.inputs[1]
     if rv.type.ndim == 1 and isinstance(op, _BaseMixtureRV | CensoredRV):
         if known_shape(rv)[0] is not None:
-            return None  # that of a component may be of another variable, whatever this is
+            return None  # a component may have another length than the mixture
         parts = [v for v in nearest_rvs(rv.owner.inputs) if is_component(v)]
         return next((v for v in map(_first_length, parts) if v is not None), None)
     symbolic = isinstance(op, SymbolicRandomVariable) and op.extended_signature
@@ -43,14 +43,14 @@ def written_length(rv: TensorVariable) -> TensorVariable | None:
 
 
 def _first_length(rv: TensorVariable) -> TensorVariable | None:
-    """Return the first entry of a size as it is written."""
+    """Return the graph of the first entry of a variable's size."""
     size = rv.owner.op.size_param(rv.owner)
     if size is None or size.owner is None:
         return None
     if not isinstance(size.owner.op, MakeVector):
         return size
     length = size.owner.inputs[0]
-    # That of a component is an entry of the size of what it is part of.
+    # The size of a component is made of entries of the size of its mixture.
     while (entry := entry_of(length)) is not None:
         vector, place = entry
         if vector.owner is None or not isinstance(vector.owner.op, MakeVector):

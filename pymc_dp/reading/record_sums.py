@@ -15,14 +15,14 @@ from pymc_dp.graphs.values import nearest_rvs
 
 
 class RecordSumsRV(SymbolicRandomVariable):
-    """Sums over the independent records of each of some groups.
+    """Sums over the independent records of each group.
 
-    Inputs are records, along the last axis as many as the largest group has, and the numbers of
-    records.
+    Inputs are the records, whose last axis is as long as the largest group, and the groups' numbers
+    of records.
 
     Attributes
     ----------
-    summed : a vector of records, and what is summed of them.
+    summed : a vector of records, and the function of it that is summed.
     """
 
     extended_signature = "(r),()->()"
@@ -31,7 +31,7 @@ class RecordSumsRV(SymbolicRandomVariable):
 
     @classmethod
     def rv_op(cls, law, n, *, of=None, size=None):
-        """Build the sums, of the shape that law and numbers have together, or of a given one."""
+        """Build the sums; without a `size` they have the common shape of `law` and `n`."""
         size, n = normalize_size_param(size), pt.as_tensor(n)
         if isinstance(size.type, NoneTypeT):
             size = pt.broadcast_shape(law, n)
@@ -41,10 +41,10 @@ class RecordSumsRV(SymbolicRandomVariable):
             n = pt.broadcast_to(n, size)
         most = pt.max(pt.concatenate([[0], n.ravel()]))
         records = pt.moveaxis(change_dist_size(law, (most, *size)), 0, -1)
-        own = records.type(), n.type()
+        inputs = records.type(), n.type()
         of = of or _itself
-        op = cls([*own], [sum_of_first(of, *own)])
-        # Now, as the sum: what a function of the user's reads may change.
+        op = cls([*inputs], [sum_of_first(of, *inputs)])
+        # Called now, as in the sum: values that the user's function reads may change.
         record = pt.vector(dtype=records.dtype)
         op.summed = record, of(record)
         return op(records, n)
@@ -54,17 +54,17 @@ def _itself(x):
     return x
 
 
-def sum_of_first(of: Callable, records: TensorVariable, n) -> TensorVariable:
-    """Add up what is summed of the first n of some records, along the last axis."""
-    mine = pt.arange(records.shape[-1]) < n[..., None]
-    return pt.switch(mine, of(records), 0).sum(axis=-1)
+def sum_of_first(function: Callable, records: TensorVariable, n) -> TensorVariable:
+    """Sum a function of the first n records along the last axis."""
+    is_summed = pt.arange(records.shape[-1]) < n[..., None]
+    return pt.switch(is_summed, function(records), 0).sum(axis=-1)
 
 
 @_support_point.register(RecordSumsRV)
 def _support_point_of_sums(op, rv, records, n):
     [law] = nearest_rvs([records])
     point = _support_point(law.owner.op, law, *law.owner.inputs)
-    own = pt.moveaxis(point, 0, -1), n
-    pairs = zip(op.fgraph.inputs, own, strict=True)
-    [found] = op.fgraph.bind({v: v.type.filter_variable(value) for v, value in pairs})
-    return found
+    inputs = pt.moveaxis(point, 0, -1), n
+    pairs = zip(op.fgraph.inputs, inputs, strict=True)
+    [start] = op.fgraph.bind({v: v.type.filter_variable(value) for v, value in pairs})
+    return start

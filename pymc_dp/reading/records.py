@@ -35,8 +35,8 @@ from pymc_dp.reading.sums import additive, is_rowwise
 def has_record_axis(rv: TensorVariable) -> bool:
     """Whether a variable is a batch of independent draws along its first axis.
 
-    That a `pm.CustomDist` with a graph is one follows from the graph, not from its shape: its
-    entries may depend on each other where no ndim_supp= or signature= says so.
+    For a `pm.CustomDist` with a graph, the graph decides, not the shape: its entries may depend on
+    each other though no ndim_supp= or signature= says so.
     """
     op = rv.owner.op
     ndim_supp = getattr(op, "ndim_supp", 0)
@@ -48,51 +48,53 @@ def has_record_axis(rv: TensorVariable) -> bool:
 
 
 def _has_separate_rows(rv: TensorVariable) -> bool:
-    """Whether entry i of a user's law is made of entries i of what it draws, and of no others."""
+    """Whether entry i of a user's law is computed from entries i of its inner draws alone."""
     graph, drawn = _opened(rv)
     n = known_shape(graph)[0] or known_shape(rv)[0]
     if n is None:
-        return True  # to be refused with the reason: `record_length`
+        return True  # `record_length` refuses it with the reason
     outside = ancestors([graph], blockers=nearest_rvs([graph]))
     if any(isinstance(v.type, RandomType) for v in outside):
-        return False  # drawn by something that is no random variable: a Scan
-    given = nearest_rvs(rv.owner.inputs)
+        return False  # a draw inside another op, a Scan say
+    outer = nearest_rvs(rv.owner.inputs)
     return bool(drawn) and all(
-        _is_separate(d, n, given) and is_rowwise(graph, d, n, rv.type.ndim) for d in drawn
+        _is_separate(d, n, outer) and is_rowwise(graph, d, n, rv.type.ndim) for d in drawn
     )
 
 
-def _is_separate(drawn: TensorVariable, n: int, given: Sequence[TensorVariable]) -> bool:
-    """Whether entries of what is drawn inside a law are independent, given what it depends on."""
+def _is_separate(drawn: TensorVariable, n: int, outer: Sequence[TensorVariable]) -> bool:
+    """Whether the entries of an inner draw of a law are independent, given the law's inputs."""
     if not has_record_axis(drawn) or known_shape(drawn)[0] != n:
         return False
-    above = [v for v in nearest_rvs(drawn.owner.inputs) if v not in given]
+    above = [v for v in nearest_rvs(drawn.owner.inputs) if v not in outer]
     components = [v for v in above if v in drawn.owner.inputs]
-    return all(v in given for c in components for v in parents(c)) and all(
-        _is_separate(v, n, given) and by_rows(drawn, v) for v in above if v not in components
+    return all(v in outer for c in components for v in parents(c)) and all(
+        _is_separate(v, n, outer) and by_rows(drawn, v) for v in above if v not in components
     )
 
 
 def _opened(rv: TensorVariable) -> tuple[TensorVariable, list[TensorVariable]]:
-    """Return the graph of a user's law, and the variables that are drawn inside of it."""
+    """Return the graph of a user's law, and its inner draws."""
     node = rv.owner
     graph = inline_ofg_node(node)[node.outputs.index(rv)]
-    given = nearest_rvs(node.inputs)
-    return graph, [v for v in nearest_rvs([graph]) if v not in given]
+    outer = nearest_rvs(node.inputs)
+    return graph, [v for v in nearest_rvs([graph]) if v not in outer]
 
 
 @once
 def record_variables(reading: Reading) -> list[TensorVariable]:
     """Return the confidential records that feed some release, in model order.
 
-    A vector that is a parameter of other records in the same release, the coefficients of a
-    regression say, is none.
+    A vector of parameters of other records in the same release, the coefficients of a regression
+    say, is not one of them.
     """
-    found = [rv for rv in privatized(reading) if has_record_axis(rv)]
+    candidates = [rv for rv in privatized(reading) if has_record_axis(rv)]
     return [
         rv
-        for rv in found
-        if all(by_rows(child, rv) for child in found if child is not rv and has_parent(child, rv))
+        for rv in candidates
+        if all(
+            by_rows(child, rv) for child in candidates if child is not rv and has_parent(child, rv)
+        )
     ]
 
 
@@ -104,8 +106,8 @@ def has_parent(child: TensorVariable, rv: TensorVariable) -> bool:
 def by_rows(child: TensorVariable, rv: TensorVariable) -> bool:
     """Whether entry i of `child` depends on entry i of `rv` alone.
 
-    If it depends on it by the components of a mixture, say, which are variables of their own, the
-    answer is no: they are not drawn along.
+    It is not so if `child` depends on `rv` through the components of a mixture, say: they are
+    variables that are not drawn together with the records.
     """
     if not has_record_axis(child) or record_length(child) != record_length(rv):
         return False
@@ -132,14 +134,14 @@ def by_rows(child: TensorVariable, rv: TensorVariable) -> bool:
 def looked_up(reading: Reading) -> list[TensorVariable]:
     """Return the privatized variables that are parameters, not records.
 
-    A record has an entry of its own in what is released, or a part in a sum over records.
-    Parameters, such as effects of counties, are looked up by an index, one for each entry.
+    A record has an entry of its own in the release, or is part of a sum over records. Parameters,
+    such as effects of counties, are looked up by an index: each released entry uses one of them.
     """
     model = reading.model
     return [
         rv
         for rv in privatized(reading)
-        if None not in known_shape(rv)  # nor sums over records that are never built
+        if None not in known_shape(rv)  # not sums over records that are never built
         and not isinstance(rv.owner.op, RecordSumsRV)
         and released_singly(model, rv)
         and not any(
@@ -158,12 +160,12 @@ def released_singly(model: pm.Model, rv: TensorVariable) -> bool:
 
 
 def _one_by_one(statistic: TensorVariable, rv: TensorVariable) -> bool:
-    """Whether each entry is computed from one of a variable at most, its own or one looked up."""
+    """Whether each entry of a statistic is computed from at most one entry of a variable."""
     if is_rowwise(statistic, rv, record_length(rv), rv.type.ndim):
         return True
     with suppress(Declined):
         if math.prod(lengths(statistic)) < math.prod(lengths(rv)):
-            return False  # and nothing of the size of many records is built
+            return False  # before a matrix as long as the records is built
         used = uses(statistic, rv)
         used.eliminate_zeros()
         return bool((np.diff(used.indptr) <= 1).all())
@@ -172,16 +174,16 @@ def _one_by_one(statistic: TensorVariable, rv: TensorVariable) -> bool:
 
 def check_axes(reading: Reading) -> None:
     """Refuse statistics that pair the records of one variable with all those of another."""
-    found = record_variables(reading)
+    records = record_variables(reading)
     for release in releases(reading.model):
         statistic = release_statistic(release)
-        mine = {rv: record_length(rv) for rv in found if depends_on(statistic, rv)}
-        if len(mine) < 2:
+        summed = {rv: record_length(rv) for rv in records if depends_on(statistic, rv)}
+        if len(summed) < 2:
             continue
         try:
-            additive(statistic.sum(), mine)
+            additive(statistic.sum(), summed)
         except Unrelated:
-            names = " with those of ".join(repr(rv.name) for rv in mine)
+            names = " with those of ".join(repr(rv.name) for rv in summed)
             raise ValueError(
                 f"the statistic of {release.name!r} pairs the records of {names}, each with every "
                 f"other: write what the curator summed over single records, (x * y).sum() say, or "

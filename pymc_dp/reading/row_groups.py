@@ -1,9 +1,8 @@
-r"""Rows of several columns that differ by public groups, and releases of sums over these.
+r"""Rows of several columns that differ between public groups, and releases of sums over them.
 
 In group g the rows are alike: each variable has mean :math:`a_g + B_g r_{<}` and an error with
-covariance :math:`R_g R_g'`. Groups are the finest in which parameters agree, and the weights with
-which rows are in any sum that was released, in the order of these sums; rows that are in none have
-no say.
+covariance :math:`R_g R_g'`. The rows of a group have equal parameters, and equal weights in every
+released sum. Groups are in the order of the sums; rows that are in no sum are left out.
 """
 
 from __future__ import annotations
@@ -40,20 +39,20 @@ from pymc_dp.reading.sums.polynomials import Coefficient, Polynomial, constant
 
 @once
 def read_row_groups(reading: Reading, block: Block) -> Rows:
-    """Read the rows of a block by groups, and their releases; refuse by name what is none."""
+    """Read the rows of a block by groups, and their releases; decline other laws by name."""
     records, n, model = block.records, block.n, reading.model
     columns = columns_of(records)
-    found = [read_release(r, columns, n, _Weights) for r in releases_of(model, records)]
+    row_releases = [read_release(r, columns, n, _Weights) for r in releases_of(model, records)]
     for rv in records:
         check_transform(model, rv)
     with about(f"groups of the rows {', '.join(repr(rv.name) for rv in records)}"):
         laws = [read_row_law(rv, records[:k], n) for k, rv in enumerate(records)]
-    weights = [_numbers(r, c) for r in found for p in r.maps for c in p.values()]
+    weights = [_numbers(r, c) for r in row_releases for p in r.maps for c in p.values()]
     every = np.array([np.broadcast_to(w, n) for w in weights]).reshape(len(weights), n)
     keys = [key for law in laws for key in law.keys(n)]
     cells = partition([*np.unique(every, axis=0), *keys], n)
     used = every[:, cells.first] != 0
-    # In the order in which they are released.
+    # Groups are in the order in which they are released.
     order = np.lexsort((cells.first, used.argmax(axis=0)))
     kept = order[used.any(axis=0)[order]]
     first = cells.first[kept]
@@ -65,7 +64,7 @@ def read_row_groups(reading: Reading, block: Block) -> Rows:
 
     releases = tuple(
         replace(r, n=sizes, maps=tuple({m: by_group(c) for m, c in p.items()} for p in r.maps))
-        for r in found
+        for r in row_releases
     )
     return Rows(records, n, tuple(law.link(first) for law in laws), releases, sizes)
 
@@ -80,7 +79,7 @@ def _numbers(release: RowRelease, coefficient: Coefficient) -> np.ndarray | floa
 
 
 class _Weights(Leaves):
-    """The leaves of what is summed: public numbers may differ from row to row."""
+    """The leaves of a summed expression: public numbers may differ from row to row."""
 
     def public(self, variable: TensorVariable) -> Polynomial | None:
         """See `Leaves.public`."""
@@ -91,7 +90,7 @@ class _Weights(Leaves):
 
 
 class Rowwise(Leaves):
-    """The leaves of a mean: what is public may differ from row to row."""
+    """The leaves of a mean: public values may differ from row to row."""
 
     def public(self, variable: TensorVariable) -> Polynomial:
         """See `Leaves.public`."""
@@ -104,8 +103,8 @@ class _RowLaw:
 
     Attributes
     ----------
-    means : of each column the intercept and the slopes.
-    spread : of each column the standard deviation, or a row of the columns' covariance matrix.
+    means : the intercept and the slopes of each column.
+    spread : the standard deviation of each column, or its row of the covariance matrix.
     """
 
     rv: TensorVariable
@@ -113,12 +112,12 @@ class _RowLaw:
     spread: list[list[TensorVariable]]
 
     def keys(self, n: int) -> list[np.ndarray]:
-        """Return what decides in which rows the law may differ."""
+        """Return keys of the rows: where they are equal, the law is equal."""
         entries = [entry for row in (*self.means, *self.spread) for entry in row]
         return [key for entry in entries for key in row_keys(entry, n)]
 
     def link(self, rows: np.ndarray) -> Link:
-        """Return the law in some rows."""
+        """Return the law of some rows."""
         means, spread = (
             pt.stack([pt.stack([at_rows(e, rows) for e in row], axis=-1) for row in table], axis=1)
             for table in (self.means, self.spread)
@@ -133,15 +132,15 @@ class _RowLaw:
 
 def read_row_law(rv: TensorVariable, before: Sequence[TensorVariable], n: int) -> _RowLaw:
     """Read the law of a variable given those before it, row by row."""
-    given, width = normal_parameters(rv, before), width_of(rv)
-    if given is None:
+    parameters, width = normal_parameters(rv, before), width_of(rv)
+    if parameters is None:
         raise Declined(
             f"{rv.name!r} follows {law_name(rv)}, and only rows that are jointly Normal have an "
             f"exact law. Sample with rung='records'",
             near=1,
         )
-    mu, spread = given
-    require_numbers(rv, given)
+    mu, spread = parameters
+    require_numbers(rv, parameters)
     columns = columns_of(before)
     if any(depends_on(mu, other) for other in before):
         means = affine_means(rv, mu, before, n, Rowwise(columns, None))
@@ -160,5 +159,5 @@ def _entry(parameter: TensorVariable, index: tuple[int, ...]) -> TensorVariable:
     rows = max(parameter.type.ndim - len(index), 0)
     index = index[len(index) + rows - parameter.type.ndim :]
     ones = parameter.type.broadcastable[rows:]
-    own = tuple(0 if one else i for i, one in zip(index, ones, strict=True))
-    return as_float(parameter[(*[slice(None)] * rows, *own)])
+    last = tuple(0 if repeated else i for i, repeated in zip(index, ones, strict=True))
+    return as_float(parameter[(*[slice(None)] * rows, *last)])

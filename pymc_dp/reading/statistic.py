@@ -1,4 +1,4 @@
-"""The normal form of what was released of the records of one variable: sums, entry by entry."""
+"""The normal form of a release of one variable's records: sums over records, entry by entry."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Statistic:
     r"""A release of sums over the records x of a variable, both raveled.
 
     Its entries are :math:`b + W x + S x^2 + m (M x)^2`, with public numbers; x may also be a
-    function of every record that is summed in its place.
+    function of each record.
 
     Attributes
     ----------
@@ -45,8 +45,8 @@ class Statistic:
     weights : sparse W, a row for each entry and a column for each record.
     squares : sparse S.
     squared : vector m; a sum is squared where it is not zero.
-    members : sparse M of ones, the records of these sums.
-    own : whether an entry is of these records, of none of them perhaps, where there are others.
+    members : sparse M of ones, the records of the squared sums.
+    own : whether an entry is about these records, or about others in the same release.
     """
 
     rv: TensorVariable
@@ -64,15 +64,15 @@ class Statistic:
 
     @cached_property
     def support(self) -> sparse.csr_array:
-        """The records of each entry, in order, where it is not zero."""
-        found = abs(self.weights) + abs(self.squares) + self.members
-        found = sparse.csr_array(found)
-        found.sort_indices()
-        return found
+        """A matrix that is nonzero at the records of each entry, which are in order."""
+        support = abs(self.weights) + abs(self.squares) + self.members
+        support = sparse.csr_array(support)
+        support.sort_indices()
+        return support
 
     @property
     def is_one_by_one(self) -> bool:
-        """Whether each entry is of one record, in order."""
+        """Whether entry i is about record i alone."""
         n, weights = self.weights.shape[1], self.weights
         return (
             self.is_linear
@@ -83,55 +83,55 @@ class Statistic:
 
     @property
     def sizes(self) -> np.ndarray:
-        """How many records each entry weighs."""
+        """The number of records with a weight in each entry."""
         return np.diff(self.weights.indptr)
 
     @property
     def first_weights(self) -> np.ndarray:
-        """The first weight of each entry, 1 of an empty one."""
-        found, some = np.ones(self.sizes.size), self.sizes > 0
-        found[some] = self.weights.data[self.weights.indptr[:-1][some]]
-        return found
+        """The first weight of each entry; 1 for an entry of no records."""
+        weights, some = np.ones(self.sizes.size), self.sizes > 0
+        weights[some] = self.weights.data[self.weights.indptr[:-1][some]]
+        return weights
 
     def factors(self, records: TensorVariable) -> np.ndarray:
-        """Return the weight of all records of each entry, 1 of an empty one; they are equal."""
-        found = self.first_weights
-        if not np.array_equal(np.repeat(found, self.sizes), self.weights.data):
+        """Return the one weight of all records of each entry; 1 for an entry of no records."""
+        weights = self.first_weights
+        if not np.array_equal(np.repeat(weights, self.sizes), self.weights.data):
             raise Declined(
                 f"the release {self.rv.name!r} weighs the records {records.name!r} unequally, and "
                 f"only sums of Normal records have a law then",
                 near=1,
             )
-        return found
+        return weights
 
-    def parameters(self, records: TensorVariable, of: Sequence) -> list[TensorVariable]:
-        """Return the parameters of the records of each entry, which have to agree."""
+    def parameters(self, records: TensorVariable, graphs: Sequence) -> list[TensorVariable]:
+        """Return the parameters of each entry's records, which have to agree."""
         sizes, weights = self.sizes, self.weights
         record = np.zeros(sizes.size, dtype=np.int64)
         record[sizes > 0] = weights.indices[weights.indptr[:-1][sizes > 0]]
-        if (sizes > 1).any() and not have_one_law(records, of, weights.indices, sizes):
+        if (sizes > 1).any() and not have_one_law(records, graphs, weights.indices, sizes):
             raise Declined(
                 f"the release {self.rv.name!r} adds records of {records.name!r} with different "
                 f"parameters, where sums need the same. Release sums of records that have the "
                 f"same, or sample with rung='records'",
                 near=1,
             )
-        return [at_records(records, p, record) for p in of]
+        return [at_records(records, p, record) for p in graphs]
 
     def moments(self) -> np.ndarray:
-        """Return its multiples of 1, of the mean and of the variance (ddof=1) of a group's records.
+        """Return each entry's coefficients of 1, and of its records' mean and variance (ddof=1).
 
-        A row for each entry, of which all records have to be alike.
+        There is a row for each entry, which has to treat all of its records alike.
         """
         support = self.support
         sizes, records = np.diff(support.indptr), support.indices
         if not records.size:
             return np.outer(self.offset, [1.0, 0.0, 0.0])
-        entry, [own] = np.repeat(np.arange(sizes.size), sizes), np.nonzero(sizes)
+        entry, [filled] = np.repeat(np.arange(sizes.size), sizes), np.nonzero(sizes)
         numbers, alike = [], True
         for matrix in (self.weights, self.squares):
             of_first = np.zeros(sizes.size)
-            of_first[own] = np.ravel(matrix[own, records[support.indptr[own]]])
+            of_first[filled] = np.ravel(matrix[filled, records[support.indptr[filled]]])
             alike &= np.array_equal(np.ravel(matrix[entry, records]), of_first[entry])
             numbers.append(of_first)
         weight, square = numbers
@@ -145,7 +145,7 @@ class Statistic:
 
 
 def is_shared(*sums: Statistic) -> bool:
-    """Whether some record is in several entries of these releases."""
+    """Whether a record is in several entries of these releases."""
     used = np.concatenate([s.weights.indices for s in sums])
     return bool(np.bincount(used, minlength=1).max() > 1)
 
@@ -156,21 +156,22 @@ def read_statistic(
     release: TensorVariable,
     records: TensorVariable,
     beside: tuple[TensorVariable, ...] = (),
-    of: TensorVariable | None = None,
+    function: TensorVariable | None = None,
 ) -> Statistic:
     """Read a release of sums over some records.
 
-    Records `beside` these may be in it, too: their part is left out. `of` is a function of every
-    record that is summed in its place. Squares are read of Normal records, whose sums have a law.
+    The release may sum records `beside` them, too: their part is left out. `function`, an
+    expression with an entry for each record, is summed in place of the records. Squares are read of
+    Normal records only, whose sums have a law.
 
     Raises
     ------
     Declined
-        If it is something else, mixes the records with others, or its numbers are of `pm.Data`.
+        If the statistic is no such sum, mixes the records with others, or depends on `pm.Data`.
     """
-    require_own(release, records, beside)
+    require_only(release, records, beside)
     statistic, name = release_statistic(release), release.name
-    part = records if of is None else of
+    part = records if function is None else function
     try:
         weights = linear_map(statistic, part)
     except Declined as error:
@@ -179,7 +180,7 @@ def read_statistic(
             instead = "beside other variables: write one release for each variable"
             error = Declined(f"{error}, {instead}", near=error.near)
         linear = Declined(f"the statistic of the release {name!r}: {error}")
-        if of is not None or beside or not isinstance(records.owner.op, NormalRV):
+        if function is not None or beside or not isinstance(records.owner.op, NormalRV):
             raise linear from None
     else:
         zeros = {v: pt.zeros(known_shape(v), dtype=v.dtype) for v in (part, *beside)}
@@ -190,14 +191,15 @@ def read_statistic(
             raise Declined(why, near=1)
         weights.eliminate_zeros()
         offset, none = offset.ravel().astype("float64"), sparse.csr_array(weights.shape)
-        own = np.diff(weights.indptr) > 0
+        has_records = np.diff(weights.indptr) > 0
         if not beside:
-            own[:] = True
-        elif not own.all():  # an empty group is of the records that its part of a list is of
+            has_records[:] = True
+        elif not has_records.all():
+            # An entry of no records is about the records of its part of a list.
             shape = lengths(statistic)
-            for leaf, at in leaves(statistic, np.arange(offset.size).reshape(shape)):
-                own[at] |= {*nearest_rvs([leaf])} == {records}
-        return Statistic(release, offset, weights, none, np.zeros(offset.size), none, own)
+            for leaf, entries in leaves(statistic, np.arange(offset.size).reshape(shape)):
+                has_records[entries] |= {*nearest_rvs([leaf])} == {records}
+        return Statistic(release, offset, weights, none, np.zeros(offset.size), none, has_records)
     try:
         return _Reader(release, records).read(with_shapes(statistic))
     except Declined as error:
@@ -209,16 +211,16 @@ def read_statistic(
         raise nearest([linear, squares]) from None
 
 
-def require_own(
+def require_only(
     release: TensorVariable, records: TensorVariable, beside: tuple[TensorVariable, ...] = ()
 ) -> None:
-    """Decline a release of other variables than some records, or computed from `pm.Data`."""
+    """Decline a release that depends on variables other than some records, or on `pm.Data`."""
     statistic = release_statistic(release)
-    others = [rv for rv in nearest_rvs([statistic]) if rv is not records and rv not in beside]
-    if others:
+    foreign = [rv for rv in nearest_rvs([statistic]) if rv is not records and rv not in beside]
+    if foreign:
         raise Declined(
             f"the release {release.name!r} mixes the records {records.name!r} with "
-            f"{', '.join(repr(rv.name) for rv in others)}"
+            f"{', '.join(repr(rv.name) for rv in foreign)}"
         )
     if data := public_data([statistic]):
         raise Declined(
@@ -229,7 +231,7 @@ def require_own(
 
 
 def stand_in_records(n: int, dtype: str = "float64") -> TensorVariable:
-    """Return records that stand for n of a model while a statistic of them is read."""
+    """Return n records that stand for those of a model while a statistic of them is read."""
     rng = pt.random.shared_rng(seed=None)
     if not dtype.startswith("float"):
         return pt.random.poisson(1.0, size=(n,), rng=rng, return_next_rng=True)[1]
@@ -238,7 +240,7 @@ def stand_in_records(n: int, dtype: str = "float64") -> TensorVariable:
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """What is read of an entry: its records, and their weights or one weight for all."""
+    """One entry of a statistic: its records, and their weights or one weight for all."""
 
     records: np.ndarray
     weights: np.ndarray | float = 0.0
@@ -248,23 +250,23 @@ class _Entry:
 
 
 class _Reader:
-    """Takes a statistic with squares apart into its entries."""
+    """Reads a statistic with squares, entry by entry."""
 
     def __init__(self, release: TensorVariable, records: TensorVariable):
         self.release, self.records = release, records
-        self.found: dict[int, _Entry] = {}
+        self.entries: dict[int, _Entry] = {}
         self.places = np.arange(math.prod(lengths(records))).reshape(lengths(records))
         self.stand_ins: dict[int, TensorVariable] = {}
         self.alike: dict[Hashable, _Entry] = {}
 
     def read(self, graph: TensorVariable) -> Statistic:
-        """Read all of its entries."""
+        """Read all entries of a statistic."""
         places = np.arange(math.prod(lengths(graph))).reshape(lengths(graph))
-        for leaf, own in leaves(graph, places):
+        for leaf, leaf_places in leaves(graph, places):
             if leaf.owner is None:
                 raise Declined("an entry of it is of no records")
-            self._leaf(leaf, own)
-        entries = [self.found[e] for e in range(places.size)]
+            self._leaf(leaf, leaf_places)
+        entries = [self.entries[e] for e in range(places.size)]
         return Statistic(
             self.release,
             np.array([entry.offset for entry in entries]),
@@ -275,32 +277,34 @@ class _Reader:
             np.ones(places.size, dtype=bool),
         )
 
-    def _matrix(self, entries: Sequence[_Entry], given: Sequence) -> sparse.csr_array:
-        """Return a sparse matrix with a number, or numbers, for the records of each entry."""
+    def _matrix(self, entries: Sequence[_Entry], values: Sequence) -> sparse.csr_array:
+        """Return a sparse matrix with one value, or a vector, for the records of each entry."""
         ends = np.cumsum([0, *(entry.records.size for entry in entries)])
         columns = np.concatenate([np.zeros(0, dtype=int), *(entry.records for entry in entries)])
-        data = [np.broadcast_to(x, e.records.shape) for e, x in zip(entries, given, strict=True)]
+        data = [np.broadcast_to(x, e.records.shape) for e, x in zip(entries, values, strict=True)]
         shape = len(entries), self.places.size
-        found = sparse.csr_array((np.concatenate([np.zeros(0), *data]), columns, ends), shape=shape)
-        found.eliminate_zeros()
-        return found
+        matrix = sparse.csr_array(
+            (np.concatenate([np.zeros(0), *data]), columns, ends), shape=shape
+        )
+        matrix.eliminate_zeros()
+        return matrix
 
     def _leaf(self, graph: TensorVariable, entries: np.ndarray) -> None:
-        """Read an array of entries, or one that may be alike in another group of this size."""
+        """Read an array of entries, or an entry that has the form of an earlier group's."""
         try:
-            records, stand_in, given = self._group(graph)
+            records, stand_in, replacements = self._group(graph)
         except Declined:
-            given = {}
-        if graph.type.ndim or not given or self.records in given:
+            replacements = {}
+        if graph.type.ndim or not replacements or self.records in replacements:
             return self._read_leaf(graph, entries)
-        key = computation(*graph_replace([graph], given, strict=False), stand_in)
+        key = computation(*graph_replace([graph], replacements, strict=False), stand_in)
         if key not in self.alike:
             self._read_leaf(graph, entries)
-            found = self.found[int(entries)]
-            if np.array_equal(found.records, records) and np.unique(found.weights).size == 1:
-                self.alike[key] = replace(found, weights=float(np.ravel(found.weights)[0]))
+            entry = self.entries[int(entries)]
+            if np.array_equal(entry.records, records) and np.unique(entry.weights).size == 1:
+                self.alike[key] = replace(entry, weights=float(np.ravel(entry.weights)[0]))
         else:
-            self.found[int(entries)] = replace(self.alike[key], records=records)
+            self.entries[int(entries)] = replace(self.alike[key], records=records)
         return None
 
     def _read_leaf(self, graph: TensorVariable, entries: np.ndarray) -> None:
@@ -310,14 +314,14 @@ class _Reader:
             except Declined:
                 pass
         if graph.type.ndim == 0:
-            records, stand_in, given = self._group(graph)
-            [own] = graph_replace([graph], given, strict=False)
-            self.found[int(entries)] = self._quadratic(own, stand_in, records)
+            records, stand_in, replacements = self._group(graph)
+            [replaced] = graph_replace([graph], replacements, strict=False)
+            self.entries[int(entries)] = self._quadratic(replaced, stand_in, records)
             return None
         return self._rows(graph, entries)
 
     def _linear(self, graph: TensorVariable, entries: np.ndarray, squares: bool) -> None:
-        """Read what is linear in the records, or in their squares."""
+        """Read entries that are linear in the records, or in their squares."""
         part = self._squares(graph) if squares else self.records
         weights = linear_map(graph, part)
         weights.eliminate_zeros()
@@ -329,8 +333,8 @@ class _Reader:
             raise Declined("an entry of it is not finite: a mean of no records, say")
         weights.sort_indices()
         for e, row in enumerate(np.ravel(entries)):
-            own = slice(weights.indptr[e], weights.indptr[e + 1])
-            records, factors = weights.indices[own], weights.data[own]
+            entry_range = slice(weights.indptr[e], weights.indptr[e + 1])
+            records, factors = weights.indices[entry_range], weights.data[entry_range]
             offset = float(np.ravel(constant)[e])
             if not squares:
                 entry = _Entry(records, factors, offset=offset)
@@ -338,31 +342,31 @@ class _Reader:
                 entry = _Entry(records, square=float(factors[0]), offset=offset)
             else:
                 raise Declined("it weighs the squares of records unequally")
-            self.found[int(row)] = entry
+            self.entries[int(row)] = entry
 
     def _squares(self, graph: TensorVariable) -> TensorVariable:
-        """Return the squares of all records that a graph is computed from."""
+        """Return the vector of squared records that a graph is computed from."""
         for variable in ancestors([graph], blockers=[self.records]):
             node = variable.owner
             if node is None or not isinstance(node.op, Elemwise):
                 continue
             match node.op.scalar_op:
                 case ps.Sqr():
-                    found = True
+                    is_square = True
                 case ps.Mul():
-                    found = len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
+                    is_square = len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
                 case ps.Pow():
                     exponent = known_value(node.inputs[1], fixed=True)
-                    found = exponent is not None and bool(np.all(exponent == 2))
+                    is_square = exponent is not None and bool(np.all(exponent == 2))
                 case _:
-                    found = False
-            if found and node.inputs[0] is self.records:
+                    is_square = False
+            if is_square and node.inputs[0] is self.records:
                 return variable
         raise Declined("it is of no squares of the records")
 
     def _group(self, graph: TensorVariable):
-        """Return the records that a scalar is of, and what stands for them."""
-        found: dict[Variable, np.ndarray] = {}
+        """Return the records that a scalar depends on, a stand-in, and what it replaces."""
+        groups: dict[Variable, np.ndarray] = {}
         for variable in ancestors([graph], blockers=[self.records]):
             node = variable.owner
             if node is None or self.records not in node.inputs:
@@ -372,15 +376,15 @@ class _Reader:
             if not isinstance(node.op, Subtensor | AdvancedSubtensor) or variable.type.ndim != 1:
                 if self.records.type.ndim > 1:
                     raise Declined(f"`{node.op}` is of all records")
-                found[self.records] = self.places
+                groups[self.records] = self.places
                 continue
             moved = known_value(
                 node.op.make_node(pt.constant(self.places), *node.inputs[1:]).outputs[0]
             )
             if moved is None:
                 raise Declined("an index in it is not known")
-            found[variable] = moved
-        places = list(found.values())
+            groups[variable] = moved
+        places = list(groups.values())
         if not places or any(not np.array_equal(p, places[0]) for p in places):
             raise Declined("it is of several groups", near=1)
         if np.unique(places[0]).size < places[0].size:
@@ -389,22 +393,22 @@ class _Reader:
         if n not in self.stand_ins:
             self.stand_ins[n] = stand_in_records(n, self.records.dtype)
         stand_in = self.stand_ins[n]
-        return np.sort(places[0]), stand_in, dict.fromkeys(found, stand_in)
+        return np.sort(places[0]), stand_in, dict.fromkeys(groups, stand_in)
 
     def _rows(self, graph: TensorVariable, entries: np.ndarray) -> None:
-        """Read what is alike in all rows of an array of records, from one of them."""
-        rv, (rows, *others) = self.records, lengths(self.records)
-        if len(others) != 1 or graph.type.ndim != 1 or not is_rowwise(graph, rv, rows, 1):
+        """Read the entries of an array of records, whose rows are alike, from one row."""
+        rv, (rows, *widths) = self.records, lengths(self.records)
+        if len(widths) != 1 or graph.type.ndim != 1 or not is_rowwise(graph, rv, rows, 1):
             raise Declined("it is neither a list nor computed row by row")
-        stand_in = stand_in_records(others[0], rv.dtype)
+        stand_in = stand_in_records(widths[0], rv.dtype)
         row = stand_in.type()
-        [one] = clone_replace([graph], {rv: row[None, :]}, rebuild_strict=False)
-        if lengths(one) != (1,):
+        [row_graph] = clone_replace([graph], {rv: row[None, :]}, rebuild_strict=False)
+        if lengths(row_graph) != (1,):
             raise Declined("its rows are not alike", near=1)
-        [one] = graph_replace([one.sum()], {row: stand_in}, strict=False)
-        entry = self._quadratic(one, stand_in, self.places[0])
+        [row_graph] = graph_replace([row_graph.sum()], {row: stand_in}, strict=False)
+        entry = self._quadratic(row_graph, stand_in, self.places[0])
         for e, places in zip(entries, self.places, strict=True):
-            self.found[int(e)] = replace(entry, records=places)
+            self.entries[int(e)] = replace(entry, records=places)
 
     def _quadratic(self, graph, stand_in: TensorVariable, records) -> _Entry:
         n, y, q, square = records.size, (0,), (1,), (0, 0)
@@ -415,9 +419,9 @@ class _Reader:
                 near=1,
             )
         read = read_sums(self.release, graph, [(stand_in, ())], {stand_in: n}, n)
-        [found] = read.in_means()
-        numbers = {m: c for m, c in found.items() if not isinstance(c, Variable)}
-        if len(numbers) < len(found) or set(numbers) - {(), y, q, square}:
+        [polynomial] = read.in_means()
+        numbers = {m: c for m, c in polynomial.items() if not isinstance(c, Variable)}
+        if len(numbers) < len(polynomial) or set(numbers) - {(), y, q, square}:
             raise Declined("it is no function of a sum, a sum of squares and a squared sum")
         constant, mean, of_squares, squared = (numbers.get(m, 0.0) for m in ((), y, q, square))
         return _Entry(records, mean / n, of_squares / n, squared / n**2, constant)

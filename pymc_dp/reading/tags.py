@@ -15,12 +15,12 @@ from pymc_dp.reading.records import record_variables, released_singly
 
 
 def is_tagged(rv: Variable) -> bool:
-    """Whether `PrivateObservation` tagged a variable as records that have a step of ours."""
+    """Whether `PrivateObservation` tagged a variable as records, which one of our steps draws."""
     return isinstance(getattr(rv.tag, "dp_release", None), str)
 
 
 def tag_records(reading: Reading, exact: Mapping[TensorVariable, str] | None = None) -> None:
-    """Tag what is confidential: `pm.sample` then assigns its step.
+    """Tag confidential variables, so that `pm.sample` assigns their steps.
 
     Tags are strings, which survive in copies of the model: ``dp_release`` names the releases of
     records, ``dp_step`` the step of counts that have an exact draw given their release. Continuous
@@ -30,7 +30,7 @@ def tag_records(reading: Reading, exact: Mapping[TensorVariable, str] | None = N
     ----------
     reading : Reading
     exact : mapping of TensorVariable to str, optional
-        Counts and the name of their step.
+        Counts, each with the name of its step.
     """
     model, exact = reading.model, exact or {}
     for rv in model.free_RVs:
@@ -43,7 +43,7 @@ def tag_records(reading: Reading, exact: Mapping[TensorVariable, str] | None = N
         for block in blocks(reading, aggregated)
         for rv in block.records
     }
-    # `RecordMetropolis` says what to do: any other step would take the number as it starts.
+    # `RecordMetropolis` raises an error with advice; another step would never move the number.
     for rv in privatized(reading):
         if size_of(rv) is not None or isinstance(rv.owner.op, RecordSumsRV):
             members[rv] = ",".join(release.name for release in releases_of(model, [rv]))

@@ -10,9 +10,9 @@ The expression, usually the log density of the releases, is interpreted node by 
 A sum over the records turns a row into :math:`\sum_k c_k S_k` with
 :math:`S_k = \sum_i \prod_{j \in k} b_j(x_i)`. That covers sums, means, counts, histograms,
 clipping, cross products, variances, covariances and central moments, and whatever is computed from
-them. What adds up records in a way that is not read node by node, by two indices or a sparse matrix
-say, is read by its public weights (`weighted`). The records themselves enter as :math:`x - c` with
-a constant c near their mean, so that powers do not cancel.
+them. Other linear ops, such as a product with a sparse matrix, are read by their public weights
+(`weighted`). The records themselves enter as :math:`x - c` with a constant c near their mean, so
+that powers do not cancel.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Additive:
     sums : the scalars in `entries` that stand for their sums.
     entries : array of the expression's entries: scalar graphs or numbers.
     public : scalars in `entries` and the graphs that they stand for, free of the records.
-    centers : vector of constants, one for each column of the records, to be put near their means.
+    centers : vector of constants near the means, one for each column of the records.
     columns : (record variable, index of its column) for each of the centers.
-    weighted : of sums with a public number for each record, what is multiplied with it.
+    weighted : the maps of sums with a public weight for each record, without the weights.
     """
 
     maps: tuple[TensorVariable, ...]
@@ -74,9 +74,9 @@ class Additive:
     weighted: Mapping[ScalarVariable, Weighted] = field(default_factory=dict)
 
     def rows(self) -> tuple[list[TensorVariable], list[ScalarVariable]]:
-        """Return the maps as vectors and matrices with a row for each, and the sums in this order.
+        """Return the maps, as vectors or as rows of matrices, and the sums in the same order.
 
-        Maps of many groups, which differ by public weights alone, are one operation.
+        Maps that differ by public weights alone, those of many groups say, are one matrix.
         """
         parts = dict(zip(self.sums, self.maps, strict=True))
         alike: dict[Key, list[ScalarVariable]] = {}
@@ -100,7 +100,7 @@ class Additive:
         return self.entries[()]
 
     def at(self, values: Mapping[ScalarVariable, TensorVariable]) -> list[TensorVariable]:
-        """Write the entries with tensors for the scalars in them, sums and public ones."""
+        """Write the entries with tensors in place of their scalars, sums and public ones."""
         memo: dict[Variable, TensorVariable] = dict(values)
 
         def write(scalar: Variable) -> TensorVariable:
@@ -118,7 +118,7 @@ class Additive:
         ]
 
     def polynomials(self, leaves: Mapping[ScalarVariable, Polynomial]) -> list[Polynomial]:
-        """Read the entries as polynomials, those of the scalars in them being given."""
+        """Read the entries as polynomials, given the polynomials of their scalars."""
 
         def leaf(variable: Variable) -> Polynomial | None:
             if isinstance(variable, Constant):
@@ -136,7 +136,7 @@ class Additive:
         Parameters
         ----------
         public : mapping
-            What stands for the public scalars: numbers, or graphs.
+            Numbers or graphs in place of the public scalars.
 
         Returns
         -------
@@ -145,14 +145,16 @@ class Additive:
         Raises
         ------
         Declined
-            If an entry is none.
+            If an entry is not linear.
         """
         leaves: dict[ScalarVariable, Polynomial] = {s: {(k,): 1.0} for k, s in enumerate(self.sums)}
         leaves |= {s: constant(value) for s, value in public.items()}
-        found = self.polynomials(leaves)
-        if any(degree(p) > 1 for p in found):
+        polynomials = self.polynomials(leaves)
+        if any(degree(p) > 1 for p in polynomials):
             raise Declined("it multiplies sums with each other")
-        return [(p.get((), 0.0), {self.sums[m[0]]: c for m, c in p.items() if m}) for p in found]
+        return [
+            (p.get((), 0.0), {self.sums[m[0]]: c for m, c in p.items() if m}) for p in polynomials
+        ]
 
 
 def additive(
@@ -169,8 +171,8 @@ def additive(
     records : dict
         Variables of the same record, each with the number of records.
     apart : collection of TensorVariable, optional
-        Variables that are to be no part of the maps, where there is a way: parameters, say, of a
-        law of which the sums are sufficient statistics.
+        Variables to keep out of the maps, if possible: parameters, say, of a law whose sufficient
+        statistics are the sums.
 
     Raises
     ------
@@ -207,16 +209,16 @@ def additive(
 def column_vectors(
     graphs: Sequence[TensorVariable], records: TensorVariable
 ) -> dict[TensorVariable, int]:
-    """Return what is a column of some records in graphs, each with the column's number.
+    """Return the variables of graphs that are a column of some records, with its number.
 
     Raises
     ------
     Declined
-        If something else is computed from the records.
+        If another function of the records is in the graphs.
     """
     if records.type.ndim == 1:
         return {records: 0}
-    found = {}
+    numbers = {}
     for variable in ancestors(graphs, blockers=[records]):
         node = variable.owner
         if node is None or records not in node.inputs:
@@ -224,20 +226,20 @@ def column_vectors(
         _, *index = node.inputs
         match node.op:
             case DimShuffle(new_order=(0,)):  # the only one
-                found[variable] = 0
+                numbers[variable] = 0
             case Subtensor(idx_list=(rows, column)) if rows == slice(None) and isinstance(
                 column, int
             ):
-                found[variable] = int(index[column].data)
+                numbers[variable] = int(index[column].data)
             case _:
                 raise Declined(f"it computes with the rows of {records.name!r} as a whole")
-    return found
+    return numbers
 
 
 def is_rowwise(expression: TensorVariable, rv: TensorVariable, n: int, ndim: int) -> bool:
     """Whether entry i of `expression`, broadcast to `ndim` axes, uses entry i of `rv` alone."""
     if expression.type.ndim != ndim or (ndim and expression.type.shape[0] not in (None, n)):
-        return False  # told by its shape: statistics of many groups take long to read
+        return False  # the shape tells; to read statistics of many groups takes long
     try:
         _rows(expression, {rv: n})
     except (Declined, RecursionError):
@@ -251,15 +253,15 @@ def row_vectors(expression: TensorVariable, records: dict[TensorVariable, int]) 
     Parameters
     ----------
     expression : TensorVariable
-        Of shape (n, ...), entry i in terms of record i, or of none.
+        Of shape (n, ...); entry i depends on record i alone, or on none.
     records : dict
         The variables of a record, each with the number of records.
 
     Returns
     -------
     ndarray of TensorVariable
-        A vector for each trailing entry of the expression: contractions over other axes than that
-        of the records are written out.
+        A vector for each trailing entry of the expression; contractions over axes other than the
+        records' are written out.
 
     Raises
     ------
@@ -286,25 +288,25 @@ def _rows(expression: TensorVariable, records: dict[TensorVariable, int]):
 def _reader(
     expression: TensorVariable, records: dict[TensorVariable, int], *, keep_axis: bool = False
 ):
-    """Return a reader, the graph for it, and which random variables its inputs stand for."""
+    """Return a reader, the graph to read, and the random variable that each input stands for."""
     stand_ins = {}
     for rv in nearest_rvs([expression]):
         shape = (records[rv], *known_shape(rv)[1:]) if rv in records else known_shape(rv)
         stand_ins[rv] = pt.TensorType(rv.dtype, shape)(rv.name)
     try:
         graph = _inlined(clone_replace(expression, stand_ins, rebuild_strict=False))
-    except ValueError:  # of PyTensor: one record has another shape than the expression needs
+    except ValueError:  # from PyTensor: the records' shape does not fit
         raise Declined("it does not treat all records alike") from None
     [graph] = simplified([graph])
-    mine = [rv for rv in records if rv in stand_ins]
-    known = {stand_ins[rv]: _categories(rv) for rv in mine}
+    used = [rv for rv in records if rv in stand_ins]
+    known = {stand_ins[rv]: _categories(rv) for rv in used}
     categories = {v: k for v, k in known.items() if k is not None}
-    reader = Reader([stand_ins[rv] for rv in mine], max(records.values()), categories, keep_axis)
+    reader = Reader([stand_ins[rv] for rv in used], max(records.values()), categories, keep_axis)
     return reader, graph, {v: rv for rv, v in stand_ins.items()}
 
 
 def _inlined(graph: TensorVariable) -> TensorVariable:
-    """Replace ops that are graphs of their own, softmax say, by these graphs."""
+    """Inline ops that are graphs of their own, softmax say."""
     while True:
         packed = [v for v in ancestors([graph]) if v.owner and isinstance(v.owner.op, OpFromGraph)]
         if not packed:

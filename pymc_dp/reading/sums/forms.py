@@ -19,7 +19,7 @@ _ROUNDING = 1e-14
 
 
 def refusal(op: Op) -> Declined:
-    """Return the error that names an op."""
+    """Return the refusal that names an op."""
     op = getattr(op, "core_op", op)
     name = type(op).__name__
     if isinstance(op, Elemwise):
@@ -30,7 +30,7 @@ def refusal(op: Op) -> Declined:
 
 
 def or_refusal(op: Op) -> Declined:
-    """Return the error of an op that adds up truth values, where a sum means or."""
+    """Return the refusal of an op that adds up truth values, where a sum means `or`."""
     return Declined(
         f"`{type(op).__name__}` adds up truth values, which means or: count them as numbers, "
         f"(x > 0).astype('int64') say",
@@ -40,7 +40,7 @@ def or_refusal(op: Op) -> Declined:
 
 @dataclass(frozen=True)
 class Form:
-    """A constant plus multiples of symbols, scalars that stand for what is not known yet.
+    """A constant plus multiples of symbols, which stand for values that are not known yet.
 
     Sums and differences are formed exactly: :math:`c - (S/n + c)` is :math:`-S/n`, however large c.
     """
@@ -70,7 +70,7 @@ def added(forms: Iterable[Form]) -> Form:
 
 @dataclass
 class Scalars:
-    """Makes symbols of what is no linear form, each only once."""
+    """Makes symbols for scalars that are not linear forms, each symbol once."""
 
     made: dict[tuple, ScalarVariable] = field(default_factory=dict)
 
@@ -102,7 +102,7 @@ class Scalars:
         match op:
             case ps.Identity():
                 return forms[0]
-            case ps.Add() if set(dtypes) != {"bool"}:  # there it means or
+            case ps.Add() if set(dtypes) != {"bool"}:  # for truth values it means `or`
                 return added(forms)
             case ps.Sub():
                 return added([forms[0], forms[1].scaled(-1.0)])
@@ -130,7 +130,7 @@ class Scalars:
             raise refusal(op) from None
 
     def _typed(self, form: Form, dtype: str) -> ScalarVariable:
-        """Return a graph; a condition stays a truth value: `switch` and `and` go by the type."""
+        """Return a graph; conditions stay truth values, for `switch` and `and`."""
         graph = self.graph(form)
         kind = "bool" if dtype == "bool" else "float64"
         if not isinstance(graph, Variable):
@@ -141,7 +141,7 @@ class Scalars:
 
 
 def node(made: dict[tuple, Variable], op: Op, arguments: Sequence[Variable]) -> Variable:
-    """Apply an op, once to the same arguments; they commute where it does."""
+    """Apply an op, only once to the same arguments, in any order if it commutes."""
     keys = [a.signature() if isinstance(a, Constant) else a for a in arguments]
     commutes = getattr(getattr(op, "scalar_op", op), "commutative", False)
     key = (op, frozenset(_counted(keys)) if commutes else tuple(keys))

@@ -16,7 +16,7 @@ from pymc_dp.graphs.values import known_value
 from pymc_dp.reading.sums.forms import Form
 from pymc_dp.reading.sums.tables import Layout, Ledger, Row, Table, common_layout
 
-MOST_ENTRIES = 4096  # of a table
+MOST_TABLE_ENTRIES = 4096
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Public:
 
 
 class Operands:
-    """Makes tables of public values, as they are needed beside those of the records."""
+    """Makes tables of public values that are operands beside tables of the records."""
 
     def __init__(self, ledger: Ledger):
         self.ledger = ledger
@@ -88,8 +88,8 @@ class Operands:
             return Table(entries, axis, layout)
         for index in np.ndindex(*shape):
             if (graph, axis, index) not in self._vectors:
-                at = (*index[:axis], slice(None), *index[axis + 1 :])
-                self._vectors[graph, axis, index] = graph[at]
+                place = (*index[:axis], slice(None), *index[axis + 1 :])
+                self._vectors[graph, axis, index] = graph[place]
             vector = self._vectors[graph, axis, index]
             if layout is not None:
                 vector = self._spread(vector, layout, index[axis])
@@ -97,7 +97,7 @@ class Operands:
         return Table(entries, axis, layout)
 
     def _spread(self, vector: TensorVariable, layout: Layout, block: int) -> TensorVariable:
-        """Put values of positions where their records are."""
+        """Put the values of positions at the places of their records."""
         here = layout.blocks == block
         records = layout.records[here]
         if layout.mask is not None or len(np.unique(records)) < len(records):
@@ -110,24 +110,24 @@ class Operands:
         )
 
     def shape(self, graph: TensorVariable) -> tuple[int, ...]:
-        """Return a shape that has to be known."""
+        """Return the shape of a graph; decline one that is not known."""
         shape = graph.type.shape
         return tuple(self.known(graph.shape)) if None in shape else shape
 
     @staticmethod
     def empty(shape: Sequence[int]) -> np.ndarray:
-        """Return room for the entries of a table."""
-        if np.prod(shape) > MOST_ENTRIES:
+        """Return an empty array for the entries of a table."""
+        if np.prod(shape) > MOST_TABLE_ENTRIES:
             raise Declined(f"it has too many entries ({np.prod(shape)})")
         return np.empty(shape, dtype=object)
 
     def known(self, graph: TensorVariable) -> np.ndarray:
-        """Evaluate what has to be known while reading: shapes and indices."""
+        """Evaluate a shape or an index; decline one that is not known."""
         if self.ledger.touches(graph):
             raise Declined("the records decide on the shape or the entries that it takes")
         try:
             value = known_value(graph)
-        except Exception:  # whatever keeps it from being computed: it is not known
+        except Exception:  # if it cannot be computed, it is not known
             value = None
         if value is None:
             raise Declined(f"`{graph}`, a shape or an index, is not known")
@@ -135,7 +135,7 @@ class Operands:
 
 
 def _alike(graph: TensorVariable) -> float | None:
-    """Return the number that a constant repeats; None for others."""
+    """Return the number that all entries of a constant are; None for other graphs."""
     while graph.owner is not None and isinstance(graph.owner.op, DimShuffle):
         [graph] = graph.owner.inputs
     if not isinstance(graph, Constant) or graph.data.size == 0 or graph.type.dtype == "bool":

@@ -21,7 +21,7 @@ type Coefficient = Any  # a number or a scalar graph
 Monomial = tuple[int, ...]  # the numbers of its variables, in order
 Polynomial = dict[Monomial, Coefficient]
 
-_MOST_POWER = 4
+_MOST_EXPONENT = 4
 
 
 def constant(value: Coefficient) -> Polynomial:
@@ -30,7 +30,7 @@ def constant(value: Coefficient) -> Polynomial:
 
 
 def added(a: Polynomial, b: Polynomial) -> Polynomial:
-    """Return a sum; what cancels exactly is gone."""
+    """Return a sum, without terms that cancel exactly."""
     total = dict(a)
     for monomial, coefficient in b.items():
         total[monomial] = total[monomial] + coefficient if monomial in total else coefficient
@@ -52,7 +52,7 @@ def degree(polynomial: Polynomial) -> int:
 
 
 def is_linear(graph: Variable, rv: Variable) -> bool:
-    """Whether a graph is linear in a variable, elementwise; nothing is taken to cancel."""
+    """Whether a graph is linear in a variable, elementwise; terms are not assumed to cancel."""
 
     def leaf(variable: Variable) -> Polynomial | None:
         if variable is rv:
@@ -73,12 +73,12 @@ def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | Non
     graph : Variable
         Scalar or tensor graph of elementwise ops.
     leaf : callable
-        Polynomials of the graph's leaves; None for what is to be read through.
+        Returns a leaf as a polynomial; None for a variable whose inputs are to be read.
 
     Raises
     ------
     Declined
-        Naming the op that makes it something else.
+        Naming an op that no polynomial has.
     """
     memo: dict[Variable, Polynomial] = {}
 
@@ -121,7 +121,7 @@ def read_polynomial(graph: Variable, leaf: Callable[[Variable], Polynomial | Non
                 power = known_value(node.inputs[1], fixed=True)
                 if power is not None and np.all(power == power.flat[0]):
                     k = float(power.flat[0])
-                    if k in range(1, _MOST_POWER + 1):
+                    if k in range(1, _MOST_EXPONENT + 1):
                         return _power(node.inputs[0], int(k))
         raise Declined(f"{refusal(node.op)} of the records and their products")
 

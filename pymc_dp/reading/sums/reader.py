@@ -1,4 +1,4 @@
-"""Reading a graph node by node: which tables of rows and of forms it computes."""
+"""Reading a graph node by node, as tables of rows and of forms."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.linear import MOST_TOTALS
+from pymc_dp.graphs.linear import MOST_RUNNING_TOTALS
 from pymc_dp.graphs.shapes import known_shape, lengths
 from pymc_dp.graphs.values import known_value
 from pymc_dp.reading.sums.forms import or_refusal, refusal
-from pymc_dp.reading.sums.operands import MOST_ENTRIES, Operands, Public
+from pymc_dp.reading.sums.operands import MOST_TABLE_ENTRIES, Operands, Public
 from pymc_dp.reading.sums.reductions import accumulated, reduced, squeezed
 from pymc_dp.reading.sums.shapes import appended, indexed, joined, repeated, reshaped
 from pymc_dp.reading.sums.tables import Layout, Ledger, Table, common_layout, is_pure, mapped
@@ -53,8 +53,8 @@ class Reader:
     ----------
     records : variables of the record, the records on their first axis.
     n : the number of records.
-    categories : the number of values of those that are codes.
-    keep_axis : whether a single record has an axis; else its values are sums.
+    categories : the number of values of records that are codes.
+    keep_axis : whether a single record keeps its axis; if not, its values are sums.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Reader:
         return Table(rows, 0)
 
     def read(self, variable: TensorVariable) -> Public | Table:
-        """Return what a variable is."""
+        """Return a variable as a public value or a table."""
         if variable not in self._memo:
             touches = self.ledger.touches(variable)
             self._memo[variable] = self._touched(variable) if touches else Public(variable)
@@ -99,7 +99,7 @@ class Reader:
         return value
 
     def _touched(self, variable: TensorVariable) -> Public | Table | Declined:
-        """Read a node; where that fails, what adds up records by what it is linear in."""
+        """Read a node; if that fails and it adds up records, read it by its weights."""
         try:
             return self._node(variable)
         except Declined as error:
@@ -134,7 +134,7 @@ class Reader:
                 a, b = inputs
                 return self.read((a[:, :, None] * b[None, :, :]).sum(axis=1))
             case CumOp(mode="add") if variable.type.dtype != "bool" and self._is_short(inputs[0]):
-                # As the matrix that it is: of records, each total is a sum over those before.
+                # A product with a triangular matrix: each total is a sum over the records before.
                 totals = np.tri(lengths(inputs[0])[0], dtype=inputs[0].dtype)
                 return self.read(pt.dot(pt.constant(totals), inputs[0]))
             case CumOp():
@@ -166,7 +166,7 @@ class Reader:
     @staticmethod
     def _is_short(variable: TensorVariable) -> bool:
         shape = known_shape(variable)
-        return len(shape) == 1 and shape[0] is not None and shape[0] <= MOST_TOTALS
+        return len(shape) == 1 and shape[0] is not None and shape[0] <= MOST_RUNNING_TOTALS
 
     def _elemwise(self, op: ps.ScalarOp, inputs: Sequence[TensorVariable]) -> Table:
         tables = self.operands.aligned([self.read(i) for i in inputs])
@@ -188,13 +188,13 @@ class Reader:
         shape = [int(self.operands.known(i)) for i in inputs[1:]]
         table = self.operands.table(self.read(inputs[0]))
         if table.axis is None and self.n in shape:
-            # Read as one value for each record, to be combined with theirs.
+            # Read as one value for each record, to be combined with the records' own.
             axis = shape.index(self.n)
             new = tuple(range(len(shape) - table.entries.ndim))
             aligned = np.expand_dims(table.entries, new)
             if aligned.shape[axis] == 1:
                 table = Table(aligned, axis)
-        if np.prod(shape) > MOST_ENTRIES * (1 if table.axis is None else self.n):
+        if np.prod(shape) > MOST_TABLE_ENTRIES * (1 if table.axis is None else self.n):
             raise Declined("it repeats a statistic too often")
         return repeated(table, shape, self.n)
 
@@ -209,25 +209,25 @@ class Reader:
         return indexed(self.operands.table(source), [self._constant(i) for i in index], self.n)
 
     def _constant(self, index):
-        """Evaluate the variables in an index; slices stay."""
+        """Evaluate the variables in an index; slices stay slices."""
         if isinstance(index, slice):
             return slice(*(self._constant(i) for i in (index.start, index.stop, index.step)))
         return self.operands.known(pt.as_tensor(index)) if isinstance(index, Variable) else index
 
     def _chosen_by_records(self, variable, source, index, by_records) -> Public | Table:
         """Read ``x[mask]`` with a condition on the records, and ``values[k]`` with their codes."""
-        [chosen, *others] = by_records
-        at = next(i for i, v in enumerate(index) if v is chosen)
+        [chosen, *further] = by_records
+        axis = next(i for i, v in enumerate(index) if v is chosen)
         rows = self.operands.table(self.read(chosen))
         pure = rows.entries.flat[0].pure if rows.axis == 0 and rows.entries.ndim == 1 else None
-        if others or pure is None or rows.layout is not None:
+        if further or pure is None or rows.layout is not None:
             raise Declined("the records decide on the entries that it takes")
         if chosen.type.dtype == "bool":
             if isinstance(source, Public):
-                source = self.operands.rows_of(source.graph, at)
-            if source.axis != at or source.layout is not None:
+                source = self.operands.rows_of(source.graph, axis)
+            if source.axis != axis or source.layout is not None:
                 raise Declined("a condition on the records selects something else")
-            index[at] = slice(None)
+            index[axis] = slice(None)
             table = indexed(source, [self._constant(i) for i in index], self.n)
             blocks = np.zeros(self.n, dtype=int)
             return Table(table.entries, table.axis, Layout(np.arange(self.n), blocks, pure))
@@ -235,7 +235,7 @@ class Reader:
             raise Declined("the records decide on the entries that it takes")
         if isinstance(source, Public):
             return self.operands.rows_of(variable, 0)
-        # The sum of the values, each times whether it is the one.
+        # The sum of all values, each multiplied by whether the code picks it.
         [size, *rest] = source.entries.shape
         code = (
             chosen if _number_of_values(chosen, self._categories) <= size else pt.mod(chosen, size)
@@ -248,14 +248,14 @@ class Reader:
     def _scattered(
         self, op: AdvancedIncSubtensor, inputs: Sequence[TensorVariable]
     ) -> Public | Table:
-        """Add rows up by a public index, or count codes: as many counts as there can be."""
+        """Count codes, or add values up by codes: there is a sum for each possible code."""
         target, added, *index = inputs
         if op.set_instead_of_inc or op.ignore_duplicates:
             raise refusal(op)
         if target.type.dtype == "bool":
             raise or_refusal(op)
         if not np.can_cast(added.type.dtype, target.type.dtype, "same_kind"):
-            raise refusal(op)  # whole numbers are made of what is added
+            raise refusal(op)  # the values would be cut to whole numbers
         zeros = isinstance(target.owner and target.owner.op, Alloc) and target.type.ndim == 1
         if not zeros or len(index) != 1:
             raise refusal(op)
@@ -275,7 +275,7 @@ class Reader:
     # --- Ops that work on each record's own values ----------------------------------------------
 
     def _row_by_row(self, variable: TensorVariable) -> Table:
-        """Keep an op that does not reach across records, of values that hold no aggregate."""
+        """Keep an op that works within each record, on values without an aggregate."""
         node: Apply = variable.owner
         values = [self.read(i) for i in node.inputs]
         tables = [v for v in values if isinstance(v, Table)]
@@ -315,8 +315,8 @@ def _number_of_values(codes: TensorVariable, categories: dict[TensorVariable, in
         for rv, g in zip(used, columns, strict=True)
     }
     try:
-        found = known_value(clone_replace(codes, all_of, rebuild_strict=False), fixed=True)
-    except Exception:  # values of each record
+        values = known_value(clone_replace(codes, all_of, rebuild_strict=False), fixed=True)
+    except Exception:  # it has a value for each record
         return np.inf
-    # Where it is not known, other records are part of it, or what may change.
-    return np.inf if found is None or found.min() < 0 else found.max() + 1
+    # If it is not known, codes depend on other records, or on data that may change.
+    return np.inf if values is None or values.min() < 0 else values.max() + 1

@@ -22,37 +22,37 @@ def reduced(ledger: Ledger, variable: TensorVariable, table: Table) -> Table:
     op, dtype = variable.owner.op, variable.owner.inputs[0].type.dtype
     ndim, entries = table.entries.ndim, table.entries
     axes = list(range(ndim)) if op.axis is None else [a % ndim for a in op.axis]
-    others = [a for a in axes if a != table.axis]
-    if others:
-        entries = _folded(ledger, variable, entries, others)
+    other_axes = [a for a in axes if a != table.axis]
+    if other_axes:
+        entries = _folded(ledger, variable, entries, other_axes)
     kept = [a for a in range(ndim) if a not in axes]
     if table.axis is None or table.axis not in axes:
         return reordered(Table(entries, table.axis, table.layout), kept)
     totals = _along(
-        entries, table.axis, lambda own: _over_records(ledger, op, own, table.layout, dtype)
+        entries, table.axis, lambda row: _over_records(ledger, op, row, table.layout, dtype)
     )
     return Table(totals.reshape([table.entries.shape[a] for a in kept]))
 
 
 def squeezed(ledger: Ledger, table: Table, order: Sequence) -> Table:
-    """Reorder, drop and add ("x") axes; that of the records may be dropped if only one is there."""
+    """Reorder, drop and add ("x") axes, also a records' axis that has only one record."""
     if (
         table.axis is None
         or table.axis in order
         or (table.layout and table.layout.mask is not None)
     ):
         return reordered(table, order)
-    only = _along(table.entries, table.axis, lambda own: ledger.total(own, table.layout))
+    only = _along(table.entries, table.axis, lambda row: ledger.total(row, table.layout))
     return reordered(Table(np.expand_dims(only, table.axis)), order)
 
 
 def _along(entries: np.ndarray, axis: int, reduce: Callable[[list[Entry]], Form]) -> np.ndarray:
-    """Reduce the entries along an axis, which is gone."""
+    """Reduce the entries along an axis, which is dropped."""
     entries = np.moveaxis(entries, axis, -1)
-    found = np.empty(entries.shape[:-1], dtype=object)
-    for index in np.ndindex(*found.shape):
-        found[index] = reduce(list(entries[index]))
-    return found
+    result = np.empty(entries.shape[:-1], dtype=object)
+    for index in np.ndindex(*result.shape):
+        result[index] = reduce(list(entries[index]))
+    return result
 
 
 def _over_records(
@@ -84,7 +84,7 @@ def _folded(
     if not many and not isinstance(op, Sum):
         raise refusal(op)
     for index in np.ndindex(*result.shape):
-        total, *rest = moved[index] if many else [Form()]  # the sum of nothing is zero
+        total, *rest = moved[index] if many else [Form()]  # an empty sum is zero
         for entry in rest:
             total = ledger.apply(op.scalar_op, [total, entry], [dtype] * 2)
         result[index] = total
@@ -94,7 +94,7 @@ def _folded(
 def accumulated(ledger: Ledger, variable: TensorVariable, table: Table) -> Table:
     """Accumulate a table along an axis without records, as the op of a variable does."""
     op: CumOp = variable.owner.op
-    is_truth = variable.type.dtype == "bool"  # which PyTensor adds up in one way or another
+    is_truth = variable.type.dtype == "bool"  # running totals may be numbers or not
     if op.axis is None or op.axis % table.entries.ndim == table.axis or is_truth:
         raise refusal(op)
     step = ps.add if op.mode == "add" else ps.mul

@@ -21,8 +21,8 @@ from pymc_dp.graphs.declined import Declined, Unrelated
 from pymc_dp.graphs.values import keeps_values
 from pymc_dp.reading.sums.forms import Form, Scalars, added, node, refusal
 
-_MOST_TERMS = 64  # of one row
-_MOST_POWER = 8
+_MOST_ROW_TERMS = 64
+_MOST_EXPONENT = 8
 
 Key = tuple[int, ...]  # a product of base maps, by their numbers
 Terms = dict[Key, Form]
@@ -32,8 +32,8 @@ Terms = dict[Key, Form]
 class Row:
     """One value for each record.
 
-    `terms` maps products of base maps to coefficients; `pure` is the vector itself, where no
-    aggregate is part of it. At least one of them is known.
+    `terms` maps products of base maps to coefficients; `pure` is the vector itself, if no aggregate
+    is part of it. At least one of them is not None.
     """
 
     terms: Terms | None
@@ -50,13 +50,13 @@ def is_pure(entry: Entry) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which records stand along an axis, where that is not all of them in order.
+    """Which records stand along an axis, if not all of them in order.
 
     Attributes
     ----------
     records : the record at each position.
-    blocks : for each position, the entry of the table that has its row.
-    mask : the positions that are kept, truth values of the records; None for all.
+    blocks : for each position, the number of the table's entry that is its row.
+    mask : truth values of the records, true at positions that are kept; None for all.
     """
 
     records: np.ndarray
@@ -68,7 +68,7 @@ class Layout:
         return Layout(self.records[chosen], self.blocks[chosen], self.mask)
 
     def equals(self, other: Layout | None) -> bool:
-        """Whether positions mean the same."""
+        """Whether the positions of two layouts are the same."""
         if other is None or (self.mask is None) != (other.mask is None):
             return False
         return (
@@ -79,7 +79,7 @@ class Layout:
 
 
 class Weighted(NamedTuple):
-    """A map that is a product of base maps, by its key, with a public number for each record."""
+    """A map that is a product of base maps, by its key, with a public weight for each record."""
 
     key: Key
     vector: TensorVariable
@@ -87,7 +87,7 @@ class Weighted(NamedTuple):
 
 
 def times(vector: TensorVariable, weights: np.ndarray) -> TensorVariable:
-    """Return a vector of the records times numbers; with a matrix of these, one row for each."""
+    """Return a vector of the records times weights; a matrix of weights gives a row for each."""
     return pt.where(weights != 0, vector * weights, 0.0)
 
 
@@ -100,8 +100,8 @@ def whole(n: int) -> Layout:
 class Table:
     """The entries of a tensor.
 
-    Along `axis`, where there is one, are the records: entries hold there a row, or one for each
-    block of the layout (None: all records in order).
+    Along `axis`, if there is one, are the records: it has one entry, a row, or a row for each block
+    of the layout (None: all records in order).
     """
 
     entries: np.ndarray
@@ -111,7 +111,7 @@ class Table:
 
 @dataclass
 class Ledger:
-    """Rows and their sums: what is summed for one result is there for the next."""
+    """Rows and their sums, each made once and shared by all results."""
 
     n: int
     touching: dict[Variable, bool]  # starts with the records
@@ -123,7 +123,7 @@ class Ledger:
     graphs: dict[ScalarVariable, TensorVariable] = field(default_factory=dict)
     scalars: Scalars = field(default_factory=Scalars)
     made: dict[tuple, TensorVariable] = field(default_factory=dict)
-    apart: set[Variable] = field(default_factory=set)  # to be no part of the maps
+    apart: set[Variable] = field(default_factory=set)  # to keep out of the maps
 
     def touches(self, variable: Variable) -> bool:
         """Whether a variable is computed from the records."""
@@ -151,7 +151,7 @@ class Ledger:
         return Row({(self.base(column - center),): Form(1.0), (): self.public_form(center)}, column)
 
     def base(self, vector: TensorVariable) -> int:
-        """Return the number of a base map; truth values stay what they are, for `_merged`."""
+        """Return the number of a base map; casts of truth values are left out, for `_merged`."""
         while _is_cast_of_bool(vector):
             [vector] = vector.owner.inputs
         if vector not in self.bases:
@@ -159,7 +159,7 @@ class Ledger:
         return self.bases.index(vector)
 
     def terms(self, entry: Entry) -> Terms:
-        """Terms of an entry; a vector without any is a base map of its own."""
+        """Return the terms of an entry; a vector without terms is a base map of its own."""
         if isinstance(entry, Form):
             return {(): entry}
         return self.as_base(entry.pure) if entry.terms is None else entry.terms
@@ -196,7 +196,7 @@ class Ledger:
         if not any(v is None for v in vectors):
             pure = node(self.made, Elemwise(op), vectors)
         polynomial = any(isinstance(e, Row) and e.terms is not None for e in entries)
-        # Without them, a map of its own does the same with fewer terms.
+        # If no operand has terms, the result is a base map of its own, with fewer terms.
         terms = self._polynomial(op, entries, dtypes) if polynomial or pure is None else None
         if pure is None and terms is None:
             raise refusal(op)
@@ -205,7 +205,7 @@ class Ledger:
     def _polynomial(
         self, op: ps.ScalarOp, entries: Sequence[Entry], dtypes: Sequence[str]
     ) -> Terms | None:
-        """Terms of a result that stays a polynomial of the base maps."""
+        """Return the terms of a result that is a polynomial of base maps; None for others."""
         first, *rest = entries
         match op:
             case ps.Identity():
@@ -228,11 +228,13 @@ class Ledger:
                 return self._product([first, first])
             case ps.Pow() if isinstance(rest[0], Form) and not rest[0].weights:
                 power = rest[0].constant
-                if power in range(1, _MOST_POWER + 1):
+                if power in range(1, _MOST_EXPONENT + 1):
                     return self._product([first] * int(power))
             case ps.TrueDiv() if isinstance(rest[0], Form):
-                one = self.scalars.apply(ps.true_div, [Form(1.0), rest[0]], ["float64"] * 2)
-                return self._scaled(first, one)
+                inverse_divisor = self.scalars.apply(
+                    ps.true_div, [Form(1.0), rest[0]], ["float64"] * 2
+                )
+                return self._scaled(first, inverse_divisor)
             case ps.TrueDiv() if isinstance(rest[0], Row) and rest[0].pure is not None:
                 divisor = rest[0].pure.astype("float64")
                 inverse = node(self.made, Elemwise(ps.reciprocal), [divisor])
@@ -246,7 +248,7 @@ class Ledger:
         return None
 
     def _chosen(self, mask: TensorVariable, entry: Entry) -> Terms | None:
-        """Return the terms of an entry, zero outside of a mask: products would leave NaN there."""
+        """Return the terms of an entry, zero outside of a mask, where a product could be NaN."""
         chosen: Terms = {}
         for key, coefficient in self.terms(entry).items():
             if not math.isfinite(coefficient.constant):
@@ -261,7 +263,7 @@ class Ledger:
         return chosen
 
     def _either(self, entries: Sequence[Entry]) -> Terms | None:
-        """Return the terms of a sum of truth values, which means or: a + b - a b."""
+        """Return the terms of a sum of truth values, which means `or`: a + b - a b."""
         total = self.terms(entries[0])
         for entry in entries[1:]:
             both = self._product([Row(total, None), entry])
@@ -282,7 +284,7 @@ class Ledger:
         for part in parts:
             for key, form in part.items():
                 collected.setdefault(key, []).append(form)
-        if len(collected) > _MOST_TERMS:
+        if len(collected) > _MOST_ROW_TERMS:
             return None
         total = {key: added(forms) for key, forms in collected.items()}
         return {k: c for k, c in total.items() if c.weights or c.constant != 0.0}
@@ -291,7 +293,7 @@ class Ledger:
         total: Terms | None = self.terms(entries[0])
         for entry in entries[1:]:
             factor = self.terms(entry)
-            if total is None or len(total) * len(factor) > 4 * _MOST_TERMS:
+            if total is None or len(total) * len(factor) > 4 * _MOST_ROW_TERMS:
                 return None
             pairs = product(total.items(), factor.items())
             total = self._added(
@@ -308,14 +310,16 @@ class Ledger:
     def total(
         self, entries: Sequence[Entry], layout: Layout | None, weights: np.ndarray | None = None
     ) -> Form:
-        """Sum the entries along the axis of the records, and over it; positions have weights."""
+        """Sum entries over the records and the blocks of a layout; weights are by position."""
         if layout is None:
             return self._sum(entries[0], None, None)
         forms = []
         for block, entry in enumerate(entries):
             here = layout.blocks == block
-            given = None if weights is None else weights[here]
-            of_records = np.bincount(layout.records[here], given, self.n).astype("float64")
+            position_weights = None if weights is None else weights[here]
+            of_records = np.bincount(layout.records[here], position_weights, self.n).astype(
+                "float64"
+            )
             if weights is None or of_records.any():
                 same = np.all(of_records == 1)
                 forms.append(self._sum(entry, None if same else of_records, layout.mask))
@@ -335,7 +339,7 @@ class Ledger:
         total = added([self.scalars.product(c, value) for c, value in sums])
         if mask is None or all(s in self.graphs for c, _ in sums for s in c.weights):
             return total
-        # Where nothing is selected, the sum is zero, and its coefficients (a mean) may be NaN.
+        # If nothing is selected, the sum is zero, though its coefficients (a mean) may be NaN.
         some = self.scalars.apply(ps.gt, [self._sum_of((), weights, mask), Form()], ["float64"] * 2)
         return self.scalars.apply(ps.switch, [some, total, Form()], ["bool", "float64", "float64"])
 
@@ -370,8 +374,8 @@ def common_layout(tables: Sequence[Table]) -> tuple[int | None, Layout | None]:
         return None, None
     if len({t.axis for t in with_records}) > 1:
         raise Unrelated("it combines two unrelated axes of records")
-    first, *others = with_records
-    for t in others:
+    first, *rest = with_records
+    for t in rest:
         same = t.layout is None if first.layout is None else first.layout.equals(t.layout)
         if not same:
             raise Declined("it combines different selections of the records")

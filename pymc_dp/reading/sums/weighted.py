@@ -1,4 +1,4 @@
-"""Weighted sums over the records: what is linear in values of theirs, with public numbers."""
+"""Weighted sums over the records: expressions linear in their values, with public weights."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from pymc_dp.reading.sums.forms import Form, added
 from pymc_dp.reading.sums.operands import Operands, Public
 from pymc_dp.reading.sums.tables import Table, whole
 
-_MOST_WEIGHTS = 20_000_000  # of all sums together, one for each record
+_MOST_WEIGHTS = 20_000_000  # one for each record, in all sums together
 
 
 def require_few(sums: int, n: int) -> None:
-    """Decline more sums than can have a weight for each record."""
+    """Decline sums that would need too many weights, one for each record."""
     if sums * n > _MOST_WEIGHTS:
         raise Declined(f"it is of {sums:,} sums over {n:,} records, too many to be read one by one")
 
 
 def adds_up(op: Op) -> bool:
-    """Whether an op adds entries up, so that few may be left where one for each record was."""
+    """Whether an op adds entries up, so that few may be left of one for each record."""
     op = op.core_op if isinstance(op, Blockwise) else op
     return isinstance(
         op, Sum | Dot | AdvancedIncSubtensor | IncSubtensor | SparseDot | StructuredDot
@@ -45,19 +45,19 @@ type Read = Callable[[TensorVariable], Public | Table]
 
 
 def weighted_sums(operands: Operands, variable: TensorVariable, read: Read) -> Table:
-    """Read a variable as sums of what it is linear in, with one number for each record.
+    """Read a variable as sums of the values in which it is linear, with weights of records.
 
     Raises
     ------
     Declined
-        If it is not linear in what can be read, or has so many entries that they are no sums.
+        If it is not linear in values that can be read, or has as many entries as records.
     """
     sources, shape = _sources(operands, variable, read), lengths(variable)
     size = math.prod(shape)
     if size >= operands.ledger.n and any(table.axis is not None for table in sources.values()):
         raise Declined("it has an entry for each record")
     require_few(size, operands.ledger.n)
-    # One source may be computed from another: in their places, they have nothing to do with it.
+    # A source may be computed from another one: placeholders are independent.
     places = {v: pt.TensorType(v.dtype, lengths(v))() for v in sources}
     graph = graph_replace(variable, places, strict=False)
     if public_data([graph]):
@@ -65,8 +65,8 @@ def weighted_sums(operands: Operands, variable: TensorVariable, read: Read) -> T
     zeros = {place: pt.zeros(lengths(place), dtype=place.dtype) for place in places.values()}
     offset = graph_replace(graph, zeros, strict=False)
     number = known_value(offset, fixed=True)
-    given = operands.table(Public(offset if number is None else pt.constant(number)))
-    forms = [[form] for form in given.entries.flat]
+    constants = operands.table(Public(offset if number is None else pt.constant(number)))
+    forms = [[form] for form in constants.entries.flat]
     for source, table in sources.items():
         matrix = linear_map(graph, places[source])
         if not np.all(np.isfinite(matrix.data)):
@@ -82,20 +82,20 @@ def weighted_sums(operands: Operands, variable: TensorVariable, read: Read) -> T
 def _sources(
     operands: Operands, variable: TensorVariable, read: Read
 ) -> dict[TensorVariable, Table]:
-    """Return the nearest values of the records that a variable is computed from."""
-    found: dict[TensorVariable, Table] = {}
+    """Return the nearest values that can be read, of those that a variable is computed from."""
+    sources: dict[TensorVariable, Table] = {}
     for above in filter(operands.ledger.touches, variable.owner.inputs):
         try:
-            if not isinstance(above.type, pt.TensorType):  # a scalar, whose place is none
+            if not isinstance(above.type, pt.TensorType):  # a scalar, which has no table
                 raise Declined
-            found[above] = operands.table(read(above))
+            sources[above] = operands.table(read(above))
         except Declined:
-            found |= _sources(operands, above, read)
-    return found
+            sources |= _sources(operands, above, read)
+    return sources
 
 
 def _weighted(operands: Operands, table: Table, weights: np.ndarray) -> list[Form]:
-    """Return the parts of a weighted sum of all that a table stands for."""
+    """Return the terms of a weighted sum of the values of a table."""
     if table.axis is None:
         used = zip(table.entries.flat, weights.flat, strict=True)
         return [form.scaled(float(weight)) for form, weight in used if weight]
