@@ -73,7 +73,7 @@ class OneOfSeveral(Integrated):
         return in_results(posterior, self.names[0], np.array(self.numbers)[drawn], whole=True)
 
 
-@LAWS.register(Phase.UNKNOWN_NUMBER, Takes((NormalRV,), number_known=False))
+@LAWS.register(Phase.ROWS, Takes((NormalRV,), number_known=False))
 @dataclass(frozen=True, eq=False)
 class CountedRows(SumLaw):
     """Normal rows of one unknown number: the density is summed over the number alone."""
