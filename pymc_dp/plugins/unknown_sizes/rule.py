@@ -67,6 +67,8 @@ class UnknownSizes(SumLaw):
         sums = [rv for rv in group.records if isinstance(rv.owner.op, RecordSumsRV)]
         number: TensorVariable | None = size_of((sums or group.records[1:] or group.records)[0])
         vectors = [rv for rv in group.records if rv is not number]
+        if not sums and (number is None or number not in group.records):
+            raise Declined  # another variable of the group has the unknown number
         for rv in vectors:
             check_transform(reading.model, rv)
         if number is not None:
