@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_dp.mechanisms.grids import (
-        CeiledMechanism,
-        FlooredMechanism,
-        RoundedMechanism,
-        TruncatedMechanism,
-    )
-    from pymc_dp.mechanisms.postprocessed import ClippedMechanism
-    from pymc_dp.mechanisms.suppressed import SuppressedMechanism, ThresholdedMechanism
-
 
 POSTPROCESSED: Registry[str, Callable[..., Mechanism]] = Registry()
 """Subclasses that methods of `Mechanism` return, by the name of the method."""
@@ -238,7 +229,7 @@ class Mechanism(ReleaseLaw):
 
     def clipped(
         self, lower: TensorLike | None = None, upper: TensorLike | None = None
-    ) -> ClippedMechanism:
+    ) -> Mechanism:
         """Return the mechanism whose release is afterwards clipped to [lower, upper].
 
         Parameters
@@ -255,7 +246,7 @@ class Mechanism(ReleaseLaw):
         """
         return self._afterwards("clipped", lower, upper)
 
-    def rounded(self, digits: int = 0, base: float | None = None) -> RoundedMechanism:
+    def rounded(self, digits: int = 0, base: float | None = None) -> Mechanism:
         """Return the mechanism whose release is afterwards rounded, as by `round(z, digits)`.
 
         Parameters
@@ -274,7 +265,7 @@ class Mechanism(ReleaseLaw):
         """
         return self._afterwards("rounded", digits, base)
 
-    def truncated(self, base: float = 1) -> TruncatedMechanism:
+    def truncated(self, base: float = 1) -> Mechanism:
         """Return the mechanism whose release is afterwards cut toward zero, as by `int(z)`.
 
         Parameters
@@ -290,7 +281,7 @@ class Mechanism(ReleaseLaw):
         """
         return self._afterwards("truncated", base)
 
-    def floored(self, base: float = 1) -> FlooredMechanism:
+    def floored(self, base: float = 1) -> Mechanism:
         """Return the mechanism whose release is afterwards rounded down.
 
         Parameters
@@ -306,7 +297,7 @@ class Mechanism(ReleaseLaw):
         """
         return self._afterwards("floored", base)
 
-    def ceiled(self, base: float = 1) -> CeiledMechanism:
+    def ceiled(self, base: float = 1) -> Mechanism:
         """Return the mechanism whose release is afterwards rounded up.
 
         Parameters
@@ -331,7 +322,7 @@ class Mechanism(ReleaseLaw):
         by: Mechanism | None = None,
         empty: bool = False,
         sentinel: float | None = None,
-    ) -> SuppressedMechanism:
+    ) -> Mechanism:
         """Return the mechanism whose release is afterwards withheld where a rule says so.
 
         A withheld entry is published as NaN, and the likelihood includes the probability of
@@ -360,7 +351,7 @@ class Mechanism(ReleaseLaw):
         """
         return self._afterwards("suppressed", below, above, where, by, empty, sentinel)
 
-    def thresholded(self, threshold: TensorLike) -> ThresholdedMechanism:
+    def thresholded(self, threshold: TensorLike) -> Mechanism:
         """Return the mechanism that publishes only whether the noisy value reaches a threshold.
 
         Parameters

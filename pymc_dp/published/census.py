@@ -10,22 +10,21 @@ import numpy as np
 from pymc_dp.mechanisms import DiscreteGaussianMechanism
 from pymc_dp.mechanisms.arguments import refuse_unless
 from pymc_dp.published.privacy import Privacy
+from pymc_dp.published.value import Published
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pymc_dp.published.record import Release
-
 
 def from_nmf(
-    cls: type[Release],
+    cls: type[Published],
     rows: str | Path | Any,
     *,
     value: str = "value",
     variance: str = "variance",
     label: str | None = None,
     **described: Any,
-) -> Release:
+) -> Published:
     r"""Read rows of a Census noisy measurement file: counts with discrete Gaussian noise.
 
     The file gives the **variance** of the noise; the mechanism is

@@ -6,7 +6,7 @@ The library itself is never imported.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,9 +15,7 @@ from pymc_dp import mechanisms
 from pymc_dp.mechanisms import GaussianMechanism, GeometricMechanism, LaplaceMechanism, Mechanism
 from pymc_dp.published.privacy import Privacy
 from pymc_dp.published.tables import positions
-
-if TYPE_CHECKING:
-    from pymc_dp.published.record import Release
+from pymc_dp.published.value import Published
 
 _WHO = "from_diffprivlib"
 _QUANTILES = {"median": None, "quantile": "quant", "percentile": "percent"}
@@ -40,8 +38,8 @@ _TOOLS = (
 
 
 def from_diffprivlib(
-    cls: type[Release], mechanism: Any, value: ArrayLike, **described: Any
-) -> Release:
+    cls: type[Published], mechanism: Any, value: ArrayLike, **described: Any
+) -> Published:
     r"""Read the noise of a value that a mechanism object or a tool of diffprivlib released.
 
     ======================  ===================================================================

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,9 +17,7 @@ from pymc_dp.mechanisms import Mechanism
 from pymc_dp.published.opendp_noise import INSTEAD, NOISE, check_noisy, selection
 from pymc_dp.published.privacy import Privacy
 from pymc_dp.published.tables import keyed, positions
-
-if TYPE_CHECKING:
-    from pymc_dp.published.record import Release
+from pymc_dp.published.value import Published
 
 _WHO = "from_opendp"
 # Combinators that leave the noise as it is, with the argument that holds the measurement.
@@ -41,7 +39,7 @@ _LAWS = {
 
 
 def from_opendp(
-    cls: type[Release],
+    cls: type[Published],
     made_by: Any,
     value: ArrayLike,
     *,

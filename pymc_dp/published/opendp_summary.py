@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pymc_dp.published.opendp_noise import INSTEAD, NOISE, SELECTIONS, check_noisy, selection
 from pymc_dp.published.tables import chosen, keyed, positions
-
-if TYPE_CHECKING:
-    from pymc_dp.published.record import Release
+from pymc_dp.published.value import Published
 
 _WHO = "from_opendp_summary"
 
 
 def from_opendp_summary(
-    cls: type[Release],
+    cls: type[Published],
     summary: Any,
     frame: Any,
     column: str | None = None,
@@ -31,7 +29,7 @@ def from_opendp_summary(
     lengths: ArrayLike | None = None,
     candidates: Sequence[Any] | None = None,
     **described: Any,
-) -> Release:
+) -> Published:
     """Read one column of a data frame that an OpenDP Polars query released.
 
     Columns of unsigned integers, such as those of ``dp.len()`` by default, are clamped at zero,

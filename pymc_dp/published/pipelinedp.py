@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.published.tables import keyed, stated_apart
-
-if TYPE_CHECKING:
-    from pymc_dp.published.record import Release
+from pymc_dp.published.value import Published
 
 _WHO = "from_pipelinedp"
 _METRICS = ("count", "privacy_id_count", "sum", "mean")
@@ -22,14 +20,14 @@ _NUMBER = r"([-+.\deE]+)"
 
 
 def from_pipelinedp(
-    cls: type[Release],
+    cls: type[Published],
     results: Any,
     metric: str,
     noise: Any,
     *,
     partitions: Sequence[Any] | None = None,
     **described: Any,
-) -> Release:
+) -> Published:
     r"""Read one metric of what PipelineDP aggregated over public partitions.
 
     Its noise is Laplace or Gaussian. The results give a **standard deviation**, of which the

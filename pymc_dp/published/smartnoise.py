@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pymc_dp.mechanisms import GaussianMechanism, LaplaceMechanism
 from pymc_dp.published.privacy import Privacy
 from pymc_dp.published.tables import chosen, columns_of, keyed, stated_apart
-
-if TYPE_CHECKING:
-    from pymc_dp.published.record import Release
+from pymc_dp.published.value import Published
 
 _WHO = "from_smartnoise"
 # The library draws continuous noise for "geometric" and "discrete_laplace" as well.
@@ -20,7 +18,7 @@ _NOISE: dict[str, Any] = {"Laplace": LaplaceMechanism, "Gaussian": GaussianMecha
 
 
 def from_smartnoise(
-    cls: type[Release],
+    cls: type[Published],
     reader: Any,
     query: str,
     rows: Any,
@@ -28,7 +26,7 @@ def from_smartnoise(
     *,
     groups: Sequence[Any] | None = None,
     **described: Any,
-) -> Release:
+) -> Published:
     """Read one column of a query that SmartNoise SQL executed.
 
     COUNT and SUM are read, under Laplace or Gaussian noise; what comes out as an integer was

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pymc_dp import mechanisms
 from pymc_dp.published.tables import chosen, columns_of, keyed
-
-if TYPE_CHECKING:
-    from pymc_dp.published.record import Release
+from pymc_dp.published.value import Published
 
 _WHO = "from_tumult"
 # The noise parameter is the scale of Laplace and geometric noise, but the variance of Gaussian
@@ -37,7 +35,7 @@ _RATIO = (
 
 
 def from_tumult(
-    cls: type[Release],
+    cls: type[Published],
     noise_info: Any,
     value: Any,
     column: str | None = None,
@@ -45,7 +43,7 @@ def from_tumult(
     groups: Sequence[Any] | None = None,
     below: float | None = None,
     **described: Any,
-) -> Release:
+) -> Published:
     """Read the answer of a query of Tumult Analytics.
 
     The noise parameter is a scale for Laplace and geometric noise, and the **variance** for

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import singledispatch
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -25,9 +25,6 @@ from pymc_dp.plugins.inversion.kernels.nodes import DISTANCES, RULE, SAMPLES, WE
 from pymc_dp.plugins.inversion.kernels.numbers import FEW
 from pymc_dp.plugins.inversion.ops import Panels, Reaches, ReleaseDensity
 from pymc_dp.plugins.inversion.parts import Part, parts_of
-
-if TYPE_CHECKING:
-    from pymc_dp.plugins.inversion.summand import Summand
 
 _EPS, _TINY = 2.0**-52, 1e-300
 
@@ -160,7 +157,7 @@ def law_of_sum(parts, n, counts, summand, z, laplace, gaussian) -> list[tuple]:
     ]
 
 
-def _of_part(part: Part, summand: Summand) -> Summand:
+def _of_part(part: Part, summand: Any) -> Any:
     """Return the summand as a function of the variable of a part, which may be clipped."""
     if not part.ends:
         return summand
@@ -170,7 +167,7 @@ def _of_part(part: Part, summand: Summand) -> Summand:
     return replace(summand, h=h, breakpoints=(*summand.breakpoints, *ends))
 
 
-def _panels(part: Part, count: int, summand: Summand) -> int:
+def _panels(part: Part, count: int, summand: Any) -> int:
     """Return how many panels a side of a piece takes."""
     op = part.law.owner.op
     more = detail(op)  # tails that are powers have many scales
@@ -180,7 +177,7 @@ def _panels(part: Part, count: int, summand: Summand) -> int:
     return more * count
 
 
-def node_count(parts: Sequence[Part], count: int, summand: Summand) -> int:
+def node_count(parts: Sequence[Part], count: int, summand: Any) -> int:
     """Return how many nodes `law_of_sum` gives for a number of panels."""
     pieces = len(summand.breakpoints) + 1
     return RULE * sum(

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
 
-    from pymc_dp.mechanisms.grids import RoundedMechanism
-
+    from pymc_dp.mechanisms.base import Mechanism
 _UNIT = np.finfo(float).epsneg
 
 
@@ -136,7 +135,7 @@ class SnappingMechanism(BoundedNoise):
         return 0.5 * (as_float(self.lower) + as_float(self.upper))
 
     @property
-    def _rounded(self) -> RoundedMechanism:
+    def _rounded(self) -> Mechanism:
         return self._laplace.rounded(base=self.spacing)
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:

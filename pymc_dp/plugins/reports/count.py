@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytensor.graph.basic import Variable
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
-
-    from pymc_dp.plugins.reports.mechanism import RandomizedResponse
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,7 +77,7 @@ class RandomizedResponseCount(PostProcessed):
     array([-3.6871, -2.386 ])
     """
 
-    inner: RandomizedResponse
+    inner: Any
     population: TensorLike
 
     parameter_names = ("population",)
