@@ -8,7 +8,7 @@ import numpy as np
 from pymc.distributions.discrete import DiscreteUniformRV
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.traversal import toposort, walk
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import Alloc, Join, MakeVector
 from pytensor.tensor.elemwise import CAReduce, DimShuffle
@@ -25,7 +25,7 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.shapes import known_shape
-from pymc_dp.graphs.values import is_random, keeps_values, known_value
+from pymc_dp.graphs.values import keeps_values, known_value, nearest_rvs
 
 Range = tuple[float, float]
 _ALL: Range = (-math.inf, math.inf)
@@ -41,7 +41,8 @@ def check_wraparound(name: str, statistic: TensorVariable) -> None:
         Naming the release, the operation and its type.
     """
     ranges: dict[Variable, Range] = {}
-    inputs = [v for v in walk([statistic], _above) if is_random(v) or v.owner is None]
+    rvs = nearest_rvs([statistic])
+    inputs = [*rvs, *(v for v in ancestors([statistic], blockers=rvs) if v.owner is None)]
     for node in toposort([statistic], blockers=inputs):
         exact = _range_of(node, ranges)
         for output in node.outputs:
@@ -63,11 +64,6 @@ def check_wraparound(name: str, statistic: TensorVariable) -> None:
                 f"{name!r}: {what} in the statistic can wrap around: its values may go from "
                 f"{exact[0]:g} to {exact[1]:g}. {instead}"
             )
-
-
-def _above(variable: Variable) -> list[Variable] | None:
-    stop = variable.owner is None or is_random(variable)
-    return None if stop else variable.owner.inputs
 
 
 def _is_narrow(variable: Variable) -> bool:
@@ -95,7 +91,7 @@ def _leaf(variable: Variable) -> Range:
         except (TypeError, ValueError):  # a slice, a generator
             return _ALL
         return float(data.min()), float(data.max())
-    if is_random(variable):
+    if variable.owner is not None:
         node = variable.owner
         match node.op:
             case BernoulliRV():

@@ -56,6 +56,11 @@ def is_random(variable: Variable) -> bool:
     )
 
 
+def all_rvs(expressions: Sequence[Variable]) -> list[Variable]:
+    """Return the random variables that the expressions are computed from, past others too."""
+    return [v for v in ancestors(expressions) if is_random(v)]
+
+
 def nearest_rvs(expressions: Sequence[Variable]) -> list[Variable]:
     """Return the random variables that the expressions are computed from, not looking past them."""
 

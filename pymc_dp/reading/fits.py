@@ -18,7 +18,7 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.shapes import known_shape, may_broadcast
-from pymc_dp.graphs.values import is_random, known_value, nearest_rvs, public_data
+from pymc_dp.graphs.values import all_rvs, known_value, nearest_rvs, public_data
 
 
 def check_fits(statistics: Iterable[TensorVariable]) -> None:
@@ -33,8 +33,9 @@ def check_fits(statistics: Iterable[TensorVariable]) -> None:
         The released statistics. All variables that they are computed from are checked.
     """
     statistics = list(statistics)
-    random = [v for v in ancestors(statistics) if is_random(v) and v.name is not None]
-    for rv in random:
+    for rv in all_rvs(statistics):
+        if rv.name is None:
+            continue
         if any(length is not None and length < 0 for length in known_shape(rv)):
             raise ValueError(
                 f"{rv.name!r} has the shape {_shown(known_shape(rv))}, which is negative: write "

@@ -17,7 +17,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.ladder.collapse import collapsed, dropped_deterministics, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV
-from pymc_dp.laws.sum_law import law_of, notes
+from pymc_dp.laws.sum_law import LAWS, law_of, notes
 from pymc_dp.mechanisms.html import html_table
 from pymc_dp.mechanisms.release import record_bounds
 from pymc_dp.reading.factors import read_block
@@ -77,7 +77,9 @@ class Explanation:
         return "".join(parts + [f"<p>{escape(note)}</p>" for note in self.notes])
 
 
-def explain(model: pm.Model | None = None, *, details: bool = False) -> Explanation:
+def explain(
+    model: pm.Model | None = None, *, details: bool = False, rules: bool = False
+) -> Explanation:
     """Explain a model: its releases, the routes to sample it, and the steps of its variables.
 
     Nothing as long as the records is evaluated.
@@ -89,6 +91,10 @@ def explain(model: pm.Model | None = None, *, details: bool = False) -> Explanat
     details : bool, default False
         Whether to list every route, and the steps. By default only two routes are listed: the one
         that `dp.sample` takes, and of the faster ones that are shut the one nearest to open.
+
+    rules : bool, default False
+        Whether to list the laws of what is released of records, in the order in which they are
+        asked, and which records each takes. No model is needed for that.
 
     Returns
     -------
@@ -116,8 +122,24 @@ def explain(model: pm.Model | None = None, *, details: bool = False) -> Explanat
     >>> said.tables[0][2]
     [['z', 'mean of lead (n = 43)', 'LaplaceMechanism(scale=9.3)', '-']]
     """
+    if rules:
+        return _rules()
     with kept(as_model(model, "dp.explain(model)")) as reading:
         return _explained(reading, details)
+
+
+def _rules() -> Explanation:
+    result = Explanation()
+    rows = [
+        [
+            entry.phase.name.lower().replace("_", " "),
+            entry.law.__name__,
+            "; or ".join(map(str, entry.takes)),
+        ]
+        for entry in LAWS.values()
+    ]
+    result.tables.append(("Laws of released statistics", ["phase", "law", "records"], rows))
+    return result
 
 
 def _explained(reading: Reading, details: bool) -> Explanation:
