@@ -7,7 +7,7 @@ from typing import Any
 
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.reading.model import Reading, releases
@@ -38,6 +38,12 @@ def accepted(
 
 def concerned(reading: Reading, variables: Sequence[TensorVariable]) -> list[TensorVariable]:
     """Return the variables that a release depends on, and the parameters of these."""
-    touched = [rv for r in releases(reading.model) for rv in nearest_rvs(r.owner.inputs)]
-    behind = [rv for t in touched for rv in nearest_rvs(t.owner.inputs)]
-    return [rv for rv in variables if rv in touched or rv in behind]
+    near_releases = _near_releases(reading)
+    return [rv for rv in variables if rv in near_releases]
+
+
+@once
+def _near_releases(reading: Reading) -> set[TensorVariable]:
+    inputs = [v for release in releases(reading.model) for v in release.owner.inputs]
+    touched = nearest_rvs(inputs)
+    return {*touched, *nearest_rvs([v for rv in touched for v in rv.owner.inputs])}
