@@ -198,7 +198,7 @@ MUTANTS = {
         f"{GEWEKE_CHAINS}[fused Gibbs: Laplace]",
     ),
     "squared errors of a central limit": Mutant(
-        "pymc_dp/laws/moments/clt.py",
+        "pymc_dp/plugins/regression/clt.py",
         "(np.sqrt(2.0) * sigma**2).reshape",
         "(sigma**2).reshape",
         "tests/laws/moments/test_sums.py",
@@ -253,8 +253,8 @@ MUTANTS = {
     ),
     "shape of a variance by group": Mutant(
         "pymc_dp/laws/families/moments.py",
-        "return law_of_moment(which, m, v, n, shape=n.shape)",
-        "return law_of_moment(which, m, v, n + 1, shape=n.shape)",
+        "return law_of_moment(moment, m, v, n, shape=n.shape)",
+        "return law_of_moment(moment, m, v, n + 1, shape=n.shape)",
         "tests/conformance/test_sum_laws.py",
     ),
     "residual sum of squares": Mutant(
@@ -294,7 +294,7 @@ MUTANTS = {
         "tests/conformance/test_sum_laws.py",
     ),
     "chances of a recovered count": Mutant(
-        "pymc_dp/laws/counts/records.py",
+        "pymc_dp/laws/counts/marginal.py",
         "weights = np.array([1.0 - chance, chance])",
         "weights = np.array([chance, 1.0 - chance])",
         "tests/conformance/test_sum_laws.py",
