@@ -17,15 +17,12 @@ from pymc_dp.graphs.registry import offered
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.recover import predict_records, recover
 from pymc_dp.mechanisms import (
-    BinomialMechanism,
     CustomMechanism,
     DiscreteGaussianMechanism,
     GaussianMechanism,
     GeometricMechanism,
     LaplaceMechanism,
-    RandomRounding,
 )
-from pymc_dp.mechanisms.sensitivity import regression_sensitivity
 from pymc_dp.observation import PrivateObservation
 from pymc_dp.published import Privacy, Release, decorrelate, from_table, thresholds
 from pymc_dp.routes.explain import explain
@@ -48,14 +45,17 @@ if TYPE_CHECKING:
     from pymc_dp import neural, studies
     from pymc_dp.plugins.factorization.model import poisson_factorization
     from pymc_dp.plugins.factorization.step import FactorizationGibbs
+    from pymc_dp.plugins.rare_noise.binomial import BinomialMechanism
     from pymc_dp.plugins.rare_noise.bounded_laplace import (
         BoundedLaplaceMechanism,
         FoldedLaplaceMechanism,
     )
+    from pymc_dp.plugins.rare_noise.random_rounding import RandomRounding
     from pymc_dp.plugins.rare_noise.snapping import SnappingMechanism
     from pymc_dp.plugins.rare_noise.staircase import StaircaseMechanism, TulapMechanism
     from pymc_dp.plugins.rare_noise.student_t import CauchyMechanism, StudentTMechanism
     from pymc_dp.plugins.rare_noise.uniform import UniformMechanism
+    from pymc_dp.plugins.regression.sensitivity import regression_sensitivity
     from pymc_dp.plugins.reports.mechanism import RandomizedResponse
     from pymc_dp.plugins.selections.noisy_max import NoisyMax
     from pymc_dp.plugins.selections.private_quantile import PrivateQuantile

@@ -201,7 +201,7 @@ MUTANTS = {
         "pymc_dp/plugins/regression/clt.py",
         "(np.sqrt(2.0) * sigma**2).reshape",
         "(sigma**2).reshape",
-        "tests/laws/moments/test_sums.py",
+        "tests/plugins/regression/test_sums.py",
     ),
     "misread coefficient": Mutant(
         "pymc_dp/reading/column_sums.py",
@@ -258,13 +258,13 @@ MUTANTS = {
         "tests/conformance/test_sum_laws.py",
     ),
     "residual sum of squares": Mutant(
-        "pymc_dp/laws/families/designs.py",
+        "pymc_dp/plugins/designs/family.py",
         "expected = 2.0 * form.alpha * spread[form.free] ** 2\n        residual",
         "expected = form.alpha * spread[form.free] ** 2\n        residual",
         "tests/conformance/test_sum_laws.py",
     ),
     "diagonal of a scatter": Mutant(
-        "pymc_dp/laws/moments/sums.py",
+        "pymc_dp/plugins/regression/sums.py",
         "diagonal = np.sqrt(2 * self.alpha) * pt.exp(",
         "diagonal = np.sqrt(self.alpha) * pt.exp(",
         "tests/conformance/test_sum_laws.py",

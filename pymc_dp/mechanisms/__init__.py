@@ -4,7 +4,6 @@ from typing import Any
 
 from pymc_dp.graphs.registry import load, offered
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.mechanisms.binomial import BinomialMechanism
 from pymc_dp.mechanisms.custom import CustomMechanism
 from pymc_dp.mechanisms.discrete_gaussian import DiscreteGaussianMechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
@@ -17,7 +16,6 @@ from pymc_dp.mechanisms.grids import (
 )
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism
-from pymc_dp.mechanisms.random_rounding import RandomRounding
 from pymc_dp.mechanisms.registry import (
     MechanismExample,
     mechanism_examples,
@@ -27,7 +25,6 @@ from pymc_dp.mechanisms.registry import (
 from pymc_dp.mechanisms.suppressed import SuppressedMechanism, ThresholdedMechanism
 
 __all__ = [
-    "BinomialMechanism",
     "CeiledMechanism",
     "ClippedMechanism",
     "CustomMechanism",
@@ -38,7 +35,6 @@ __all__ = [
     "LaplaceMechanism",
     "Mechanism",
     "MechanismExample",
-    "RandomRounding",
     "RoundedMechanism",
     "SuppressedMechanism",
     "ThresholdedMechanism",

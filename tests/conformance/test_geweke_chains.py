@@ -9,11 +9,11 @@ from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.kernels.moments import gaussian_chain as gaussian
-from pymc_dp.kernels.moments.walk import turn
 from pymc_dp.kernels.records.chains import make_chain
 from pymc_dp.kernels.slices import Tuned, advance
 from pymc_dp.plugins.regression.kernels import chain as exact
 from pymc_dp.plugins.regression.kernels.density import RegressionModel
+from pymc_dp.plugins.regression.kernels.walk import turn
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES
 from pymc_dp.routes.steps_chain import StepsChain

@@ -1,4 +1,4 @@
-"""Noise that few producers use: Snapping, staircase, Tulap, Student's t, uniform, bounded Laplace.
+"""Noise that few producers use: Snapping, staircase, Student's t, bounded Laplace, binomial.
 
 Reads   any statistic: a mechanism says what its noise is, and the core does the rest.
 Law     the density of a release given its statistic, and the probability of an interval.
@@ -10,9 +10,11 @@ from pymc_dp.graphs.registry import offer
 
 offer(
     __name__,
+    BinomialMechanism="binomial",
     BoundedLaplaceMechanism="bounded_laplace",
     CauchyMechanism="student_t",
     FoldedLaplaceMechanism="bounded_laplace",
+    RandomRounding="random_rounding",
     SnappingMechanism="snapping",
     StaircaseMechanism="staircase",
     StudentTMechanism="student_t",

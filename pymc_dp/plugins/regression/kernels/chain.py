@@ -36,9 +36,9 @@ import numpy as np
 
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.linked import linked
-from pymc_dp.kernels.moments.walk import random_size, turn
 from pymc_dp.plugins.regression.kernels.density import draw_parameters, feasible, log_density
 from pymc_dp.plugins.regression.kernels.statistics import scatter, unpack, write_scatter
+from pymc_dp.plugins.regression.kernels.walk import random_size, turn
 
 
 class Proposal(NamedTuple):

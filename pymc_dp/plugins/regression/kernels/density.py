@@ -6,15 +6,15 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_dp.kernels import jit
-from pymc_dp.kernels.functions.linear_algebra import (
+from pymc_dp.kernels.linked import linked
+from pymc_dp.plugins.regression.kernels.bounds import feasible_parameters, feasible_sums
+from pymc_dp.plugins.regression.kernels.linear_algebra import (
     factor,
     inverse,
     log_determinant,
     solve_transposed,
     solve_upper,
 )
-from pymc_dp.kernels.linked import linked
-from pymc_dp.kernels.moments.bounds import feasible_parameters, feasible_sums
 from pymc_dp.plugins.regression.kernels.statistics import (
     products_of_features,
     spread_out,

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from pymc_dp.kernels.functions.linear_algebra import factor, inverse
 from pymc_dp.plugins.regression.kernels.chain import Proposal, run_hamiltonian
 from pymc_dp.plugins.regression.kernels.density import distances
+from pymc_dp.plugins.regression.kernels.linear_algebra import factor, inverse
 from pymc_dp.plugins.regression.kernels.statistics import products_of_features, scatter, unpack
 
 # Target of the acceptance, most leaps of a trajectory, trajectories of a round with increased

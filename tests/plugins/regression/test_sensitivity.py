@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pymc_dp.mechanisms.sensitivity import regression_sensitivity
+from pymc_dp.plugins.regression.sensitivity import regression_sensitivity
 
 BOXES = {
     "unit": ([(0, 1)], (0, 1)),
