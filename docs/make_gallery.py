@@ -20,7 +20,7 @@ from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.laws.sum_law import LAWS, Phase
 from pymc_dp.laws.sums import FAMILIES, OfSums
 from pymc_dp.mechanisms import registered_mechanisms
-from pymc_dp.plugins.inversion.law import Inverted
+from pymc_dp.plugins.inversion.density import Inverted
 from pymc_dp.step_methods import STEPS
 
 mpl.use("Agg")  # no window

@@ -318,7 +318,7 @@ MUTANTS = {
         "tests/conformance/test_sum_laws.py::test_draws_of_the_marginal_are_releases",
     ),
     "sizes of inverted groups": Mutant(
-        "pymc_dp/plugins/inversion/law.py",
+        "pymc_dp/plugins/inversion/density.py",
         "sum_given(name, rng, summand, of_one, n[i, j], z, b, sd)",
         "sum_given(name, rng, summand, of_one, n[i, j] + 1, z, b, sd)",
         "tests/conformance/test_sum_laws.py",

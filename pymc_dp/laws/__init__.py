@@ -5,21 +5,22 @@ dispatched on the op. Modules of this package are imported by `load`; those of o
 too.
 
 =================================  ============================================================
-`register_pair`, `LAWS`             a value of the law is integrated out of its release, under one
+`register_pair`, `VALUE_LAWS`      a value of the law is integrated out of its release, under one
                                    mechanism or under most, and drawn given the release
 `tilting.log_tilted_mass`          the marginal of such a value under Laplace noise
 `count_sums.register_counts`       counts, also in mixtures and tables, under log-concave noise
 `counts.records.read_cells`        records with finitely many values become their counts
-`inversion.quadrature.detail`      sums over records are integrated out: the density is smooth
-                                   (other densities are checked, see `inversion.readable`)
-`moments.columns.scipy_law`        covariates of a regression by the central limit theorem
 `transport.transport`              records move along with the parameters
-`tails.log_tails`, `.quantile`     records far out in an upper tail move, too
+`tails.log_tails`                  records far out in an upper tail move, too, with
+`tails.quantile`                   the quantiles of that tail
 `mean_variance.mean_variance`      latent variables behind a release get suitable coordinates
-`families.closed.sum_of`           the law of a sum over records of one law
+`families.closed.sum_of`           the law of a sum over records of one law; it needs a pair
 `sums.FAMILIES`                    any other law of sums over the records of one variable
 `sum_law.LAWS`                     any other law of what was released of records
 =================================  ============================================================
+
+Plugins have abilities of their own, `plugins.inversion.quadrature.detail` say: the number of panels
+that a smooth density needs.
 
 A pair (law, mechanism) knows the marginal density of a release with the statistic integrated
 out, and an exact draw of the statistic given the release.
@@ -80,8 +81,8 @@ class Pair:
 
 
 PAIRS: Registry[tuple[type[Op], type[Mechanism]], Pair] = Registry()
-"""Pairs of one law and one mechanism; these are asked before `LAWS`."""
-LAWS: Registry[type, Callable[[Any, Mechanism], Pair]] = Registry()
+"""Pairs of one law and one mechanism; these are asked before `VALUE_LAWS`."""
+VALUE_LAWS: Registry[type, Callable[[Any, Mechanism], Pair]] = Registry()
 """By law, the function that builds the pair from the op and a mechanism, or declines it."""
 
 
@@ -95,14 +96,14 @@ def find_pair(law: Op, mechanism: Mechanism) -> Pair:
     for (law_type, mechanism_type), pair in PAIRS.items():
         if isinstance(law, law_type) and type(mechanism) is mechanism_type:
             return pair
-    if type(law) in LAWS:
-        return LAWS[type(law)](law, mechanism)
+    if type(law) in VALUE_LAWS:
+        return VALUE_LAWS[type(law)](law, mechanism)
     supported = ", ".join(
         f"{_law_name(law_type)} under {mechanism_type.__name__}"
         for law_type, mechanism_type in PAIRS
-        if law_type not in LAWS
+        if law_type not in VALUE_LAWS
     )
-    families = law_names(t for t in LAWS if t.__name__.endswith("RV"))
+    families = law_names(t for t in VALUE_LAWS if t.__name__.endswith("RV"))
     raise Declined(
         f"a {_law_name(type(law))} statistic under {type(mechanism).__name__} has no marginal "
         f"here; there is one for: {supported}; {families} and mixtures of these under every "

@@ -32,7 +32,7 @@ from pymc_dp.kernels.counts import laws as kernels
 from pymc_dp.kernels.counts.laws import CountLaw
 from pymc_dp.kernels.counts.noise import ADDITIVE, ADDITIVE_ON_LATTICE, CountNoise, stepwise
 from pymc_dp.kernels.counts.sums import make_count_draw, make_count_sum
-from pymc_dp.laws import LAWS, Pair
+from pymc_dp.laws import VALUE_LAWS, Pair
 from pymc_dp.mechanisms import (
     DiscreteGaussianMechanism,
     GaussianMechanism,
@@ -238,7 +238,7 @@ COUNT_LAWS: Registry[type, CountFamily] = Registry()
 def register_counts(law: type[Op], family: CountFamily) -> None:
     """Register a law of counts: it has a pair with every mechanism of log-concave noise."""
     COUNT_LAWS.add(family, law)
-    LAWS.add(count_pair, law)
+    VALUE_LAWS.add(count_pair, law)
 
 
 def count_pair(op: Op, mechanism: Mechanism) -> Pair:

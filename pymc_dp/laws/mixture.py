@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 
 from pymc_dp.graphs.compiled import Piece, from_source
 from pymc_dp.kernels import key_of, njit
-from pymc_dp.laws import LAWS, Pair, find_pair
+from pymc_dp.laws import VALUE_LAWS, Pair, find_pair
 from pymc_dp.laws.count_sums import COUNT_LAWS, CountSum, count_draw, noise_of
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
@@ -140,4 +140,4 @@ def _draw(law: MixtureLaw, mechanism: Mechanism):
     ).function
 
 
-LAWS.add(mixture_pair, MixtureLaw)
+VALUE_LAWS.add(mixture_pair, MixtureLaw)

@@ -39,7 +39,7 @@ from pymc_dp.reading.cells import require_numbers
 from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.groups import Block
 from pymc_dp.reading.model import Reading, parents, release_mechanism, releases_of
-from pymc_dp.reading.statistic import Statistic, read_statistic
+from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,15 +126,23 @@ class Family(ABC):
     ----------
     takes : the laws of records that it covers, see `read_law`.
     alone : whether it declines releases that other variables are in.
+    joint : whether it covers releases that use a record more than once.
     sums : the records and their releases.
     entries : for each release, the laws of its entries; None where the entries are dependent.
     """
 
     takes: ClassVar[tuple[type, ...]]
     alone = False
+    joint = False
 
     def __init__(self, sums: Sums):
         """Keep the sums, or decline them where the family does not cover them."""
+        if not self.joint and is_shared(*sums.statistics):
+            raise Declined(
+                f"the releases use entries of {sums.rv.name!r} more than once, and only sums of "
+                f"Normal records have a joint law here",
+                near=1,
+            )
         self.sums, self.rv = sums, sums.rv
         self.entries = {s.rv: self.law_of(s) for s in sums.statistics}
 

@@ -1,12 +1,18 @@
 """The core does without any plugin: each is deleted from a copy of the package."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+import pymc_dp as dp
+from pymc_dp import laws
+from pymc_dp.laws.sum_law import LAWS
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = ROOT / "pymc_dp" / "plugins"
@@ -81,3 +87,25 @@ def test_the_core_samples_and_conforms_without(name, tmp_path):
     suites = [f"tests/conformance/test_{of}.py" for of in ("mechanisms", "laws", "conjugacy")]
     run = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", *suites]
     subprocess.run(run, env=known, cwd=tmp_path, check=True)
+
+
+def test_what_plugins_offer_is_public():
+    registry = import_module("pymc_dp.graphs.registry")
+    inner = {"RandomizedResponseCount", "ReportMatrix"}  # methods of mechanisms return them
+    assert set(registry._OFFERED) - inner <= set(dp.__all__)
+
+
+def test_laws_of_a_plugin_are_where_one_looks():
+    for entry in LAWS.values():
+        _, package, *_, module = entry.law.__module__.split(".")
+        if package == "plugins":
+            assert module in ("law", "columns", "rows", "counted_rows"), entry.law
+
+
+def test_the_list_of_abilities_is_what_there_is():
+    rows = re.findall(r"^`([\w., `]+)`  ", laws.__doc__, re.MULTILINE)
+    names = [name for row in rows for name in row.split("`, `")]
+    assert len(names) == 12
+    for name in names:
+        *module, ability = ["pymc_dp", "laws", *name.split(".")]
+        assert hasattr(import_module(".".join(module)), ability), name

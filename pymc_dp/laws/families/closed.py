@@ -21,7 +21,6 @@ from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.one_value import Law
 from pymc_dp.laws.sums import FAMILIES, Entries, Family, Sums
 from pymc_dp.reading.cells import at_records, cells_of, combined, places
-from pymc_dp.reading.statistic import is_shared
 
 
 def law(op, *parameters) -> Law:
@@ -68,12 +67,6 @@ class Closed(Family):
     def __init__(self, sums: Sums):
         if isinstance(sums.law, ptr.NormalRV):
             raise Declined  # the family `Normal` covers these
-        if is_shared(*sums.statistics):
-            raise Declined(
-                f"the releases use entries of {sums.rv.name!r} more than once, and only sums of "
-                f"Normal records have a joint law here",
-                near=1,
-            )
         super().__init__(sums)
 
     def law_of(self, statistic):

@@ -45,6 +45,7 @@ class Counts(Family):
     """
 
     takes = (ptr.BernoulliRV, ptr.BinomialRV, ptr.PoissonRV)
+    joint = True
 
     def __init__(self, sums):
         super().__init__(sums)

@@ -47,6 +47,7 @@ class Moments(Family):
     """
 
     takes = (NormalRV,)
+    joint = True
     alone = True  # beside other variables, `Normal` covers sums, and squares are declined
 
     def __init__(self, sums):

@@ -29,6 +29,7 @@ class Normal(Family):
     """Sums of Normal records."""
 
     takes = (ptr.NormalRV,)
+    joint = True
 
     def __init__(self, sums):
         if not all(statistic.is_linear for statistic in sums.statistics):

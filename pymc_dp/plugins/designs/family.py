@@ -55,6 +55,7 @@ class Designs(Family):
     """Normal records with a public design: linear functions and sums of squares."""
 
     takes = (NormalRV,)
+    joint = True
     alone = True
 
     @property

@@ -1,232 +1,282 @@
-r"""Releases of sums over iid records, the records integrated out by Fourier inversion.
-
-Records :math:`x_i \sim f(\cdot \mid \theta)`, i = 1..n, are released through a sum
-:math:`s = \sum_i h(x_i)` plus noise. With :math:`\varphi_\theta(w) = E\, e^{i w h(x)}`,
-
-.. math::
-
-    p(z \mid \theta) = \frac{1}{2 \pi} \int e^{-i w z}\, \varphi_\theta(w)^n\,
-        \varphi_{\text{noise}}(w)\, dw .
-
-A release of several groups has such a density in each entry, with the parameters and the size of
-its group. One graph is written for one group and vectorised over all.
-
-The expectation is Gauss-Legendre quadrature of f on panels between the breakpoints of h (a panel on
-which h is constant is one atom); the integral is the midpoint rule on the contour through the
-saddlepoint [1]_, with the poles of the Laplace noise taken out exactly (see
-`inversion.kernels.line`). Neither has a cost that grows with n, and the density keeps its relative
-accuracy in the tails.
-
-**Error.** The kernels estimate their relative error: a density or statistic that the panels do not
-resolve, mass where an unbounded law was cut, frequencies beyond the nodes, cancellation. Where the
-estimate exceeds 1e-5 the log density is NaN, which a sampler rejects and an initial evaluation
-reports; nothing less accurate is returned. Usually the error is below 1e-11, that of the gradient
-below 1e-9. A model is declined if the density is NaN in the bulk at its start, see `trial`.
-NaN is met under Laplace noise where few records are at work, so that the sum has no
-smooth density itself: n < 5, or nearly all records clipped at the released value; under Gaussian
-noise only where it is far narrower than what one record contributes; and where few records
-(n < 100) would have to lie dozens of standard deviations out, log densities below -500. Sums of
-Student t records of four degrees of freedom or fewer have to be clamped: their tails reach too far.
-
-References
-----------
-.. [1] Daniels, H. E. (1954). Saddlepoint approximations in statistics. Annals of Mathematical
-   Statistics 25, 631-650.
-"""
+"""The marginal of continuous records whose law has no rule of its own: by inversion."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.replace import graph_replace
-from pytensor.tensor.random.op import RandomVariable
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
+from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.draws import each_draw
-from pymc_dp.laws.integrated import Integrated, in_results
-from pymc_dp.laws.shown import Shown
-from pymc_dp.plugins.inversion.lattice import excess
-from pymc_dp.plugins.inversion.parts import of_each
-from pymc_dp.plugins.inversion.summand import Summand
-
-if TYPE_CHECKING:
-    from pytensor.tensor.variable import TensorVariable
-
-
-def log_densities(
-    law, parameters, sizes, summand, z, laplace, gaussian, *, log_number=None, added=None
-) -> TensorVariable:
-    """Log densities of noisy sums over groups of these sizes, each as `Summand.log_density`.
-
-    Vectors with a number for each group; parameters and noise may be scalars, for all. With
-    `log_number`, rows of log weights of consecutive sizes, z and noise are rows, too: of one number
-    for all sizes, or of one for each. `added` is added to the summand of each record.
-    """
-    if log_number is None:
-        log_number = pt.constant(np.zeros((1, 1)))
-        z, laplace, gaussian = (pt.atleast_1d(part)[:, None] for part in (z, laplace, gaussian))
-    added = np.zeros(1) if added is None else added
-    least = typical(sizes, log_number)
-    added, *noisy = summand.in_steps(sizes, added, log_number, z, laplace, gaussian)
-
-    def density(parts, n, *ones):
-        return summand.log_density(parts, n, least, *ones)
-
-    return of_each(density, law, parameters, sizes, added, log_number, *noisy)
+from pymc_dp.graphs.declined import Declined, about
+from pymc_dp.graphs.shapes import known_shape, lengths
+from pymc_dp.graphs.values import keeps_values, known_value, nearest_rvs
+from pymc_dp.laws.integrated import integrated_release
+from pymc_dp.laws.shown import as_released, of_multiples
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
+from pymc_dp.plugins.inversion.density import Inverted
+from pymc_dp.plugins.inversion.lattice import on_lattice
+from pymc_dp.plugins.inversion.parts import parts_of
+from pymc_dp.plugins.inversion.quadrature import noise_parts, starts_at_zero
+from pymc_dp.plugins.inversion.readable import readable_law
+from pymc_dp.plugins.inversion.summand import read_summand, summand_of
+from pymc_dp.plugins.inversion.trial import require_found, trial_of
+from pymc_dp.reading.bounds import at_start
+from pymc_dp.reading.checks import check_transform
+from pymc_dp.reading.columns import column_parameters, only_column
+from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.record_lengths import record_length
+from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic
 
 
-def typical(sizes, log_number) -> int:
-    """Return a number of records that the quadrature is to be fine enough for."""
-    return int(sizes.min() + log_number.type.shape[1] // 3) if sizes.size else 1
+@contextmanager
+def _by_inversion(records: TensorVariable) -> Iterator[None]:
+    """Prefix refusals in this block, or in the function that it decorates: by inversion."""
+    try:
+        yield
+    except (Declined, ValueError) as error:
+        # The law of counts of finite records says better why there is no marginal.
+        counted = isinstance(records.owner.op, BernoulliRV | CategoricalRV)
+        near = -1 if counted else getattr(error, "near", 1)
+        raise Declined(f"by inversion: {error}", near=near) from None
 
 
 @dataclass(frozen=True, eq=False)
-class Inverted(Integrated):
-    """Multiples of sums over groups of iid records, ``factor * sum + constant`` in each entry.
+class ByInversion(SumLaw):
+    """Records of one variable of which sums were released."""
 
-    Parameters are those of the records' law in each group, then the values of `public`, data in
-    the summand that are the same for all groups.
+    reading: Reading
+    records: TensorVariable
+    released: list[TensorVariable]
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        [records] = group.records
+        check_transform(reading.model, records)
+        released = list(releases_of(reading.model, [records]))
+        if any(release.owner.op.bounds is not None for release in released):
+            raise Declined
+        return cls(reading, records, released)
+
+
+@LAWS.register(Phase.FALLBACK, Takes(single=True))
+class SumOfAll(ByInversion):
+    """A sum over all records, which are alike."""
+
+    def integrated(self):
+        """Integrate the records out."""
+        records, released = self.records, self.released
+        column, name = only_column(records, released)
+        with _by_inversion(records):
+            found = sum_of_all(records, column, name, released)
+            trials = [_by_inversion(records)(trial) for trial in bulk_trials(found, name)]
+        return Change(replaced={released[0]: found}, trials=trials)
+
+
+@LAWS.register(Phase.FALLBACK, Takes(single=True))
+class SumsByGroup(ByInversion):
+    """Sums over groups of records, of one function of a record."""
+
+    def integrated(self):
+        """Integrate the records out."""
+        records, released = self.records, self.released
+        part, sums = part_of(self.reading, released, records)
+        if is_shared(*sums):
+            raise Declined(
+                f"by inversion by group: records of {records.name!r} are used more than once, and "
+                f"sums that share records are dependent",
+                near=1,
+            )
+        change = Change()
+        for statistic in sums:
+            what, of = "by inversion by group", f"the release {statistic.rv.name!r}"
+            with about(what):
+                name = f"{records.name}_{statistic.rv.name}" if len(sums) > 1 else str(records.name)
+                replaced = sums_by_group(records, part, statistic, name)
+                with about(of):
+                    trials = bulk_trials(replaced, str(records.name))
+            change.trials += [about(what)(about(of)(trial)) for trial in trials]
+            change.replaced[statistic.rv] = replaced
+        return change
+
+
+def sum_of_all(
+    records: TensorVariable, column: int, prefix: str, releases: Sequence[TensorVariable]
+) -> TensorVariable:
+    """Return the release of a sum over all records, of a vector or a column, without the records.
+
+    The name of the sum in results begins with `prefix`.
+
+    Raises
+    ------
+    NotImplementedError, ValueError
+        Where this does not apply; the message names the variable and says why.
     """
-
-    law: RandomVariable
-    sizes: np.ndarray
-    factor: np.ndarray
-    constant: np.ndarray
-    summand: Summand
-    public: tuple[TensorVariable, ...]
-    shown: Shown
-    by_entry = True
-    by_inversion = True
-
-    @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """See `Integrated`."""
-        return (self.shown.name,)
-
-    @property
-    def elementwise(self) -> bool:  # type: ignore[override]
-        """See `Integrated`."""
-        return not self.public
-
-    def cost(self, entries: int) -> dict[str, float]:
-        """See `Integrated.cost`."""
-        name = "inverted group" if entries > 1 else "inverted sum"
-        return {self.summand.priced_as or name: entries}
-
-    def split(self, parameters) -> tuple[list[TensorVariable], Summand]:
-        """Return the parameters of the records' law, and the summand."""
-        count = len(parameters) - len(self.public)
-        public = dict(zip(self.public, parameters[count:], strict=True))
-        # `clone_replace` would copy the variables that these are computed from.
-        return parameters[:count], self.summand.rewritten(
-            lambda graphs: graph_replace(graphs, public, strict=False)
-        )
-
-    def draw(self, rng, *parameters):
-        """See `Integrated.draw`."""
-        record_parameters, summand = self.split(parameters)
-        like = pt.broadcast_arrays(*record_parameters, pt.zeros(self.sizes.shape))[-1]
-        rng, sums = summand.draw(
-            rng, self.law, record_parameters, pt.broadcast_to(self.sizes, like.shape)
-        )
-        return rng, self.factor * sums + self.constant
-
-    def mean_variance(self, *parameters):
-        """See `Integrated.mean_variance`: by quantiles of the records' law."""
-        record_parameters, summand = self.split(parameters)
-        mean, variance = summand.mean_variance(self.law, record_parameters)
-        scale = self.sizes * self.factor
-        return self.constant + scale * mean, scale * self.factor * variance
-
-    @property
-    def filled(self) -> np.ndarray:
-        """The entries, raveled, of groups that are not empty."""
-        return np.flatnonzero(self.sizes)
-
-    def logp(self, value, mechanism, *parameters):
-        """See `Integrated.logp`."""
-        shape, filled = self.sizes.shape, self.filled
-        sizes, noisy, record_parameters, summand = self.standardised(value, mechanism, parameters)
-        logp = log_densities(self.law, record_parameters, sizes, summand, *noisy)
-        logp = logp - np.log(abs(self.factor.ravel()[filled]))
-        logp = logp + pt.broadcast_to(excess(mechanism, value), shape).ravel()[filled]
-        if filled.size == self.sizes.size:
-            return logp.reshape(shape)
-        # Empty groups are kept out of the gradient of the inversion, where it may be NaN.
-        alone = mechanism.logp(value, self.constant).ravel()
-        return pt.set_subtensor(alone[filled], logp).reshape(shape)
-
-    def standardised(self, value, mechanism, parameters):
-        """Return sizes, release and noise, and parameters of the `filled` groups; and the summand.
-
-        Release and noise are those of sums with factor 1 and no constant.
-        """
-        record_parameters, summand = self.split(parameters)
-        shape, filled = self.sizes.shape, self.filled
-        sizes, factor, constant = (
-            x.ravel()[filled].astype("float64") for x in (self.sizes, self.factor, self.constant)
-        )
-        released, b, sd, *filled_parameters = (
-            pt.broadcast_to(p.astype("float64"), shape).ravel()[filled]
-            for p in (value, *summand.noise_parts(mechanism), *record_parameters)
-        )
-        scale = abs(factor)
-        noisy = (released - constant) / factor, b / scale, sd / scale
-        return sizes, noisy, filled_parameters, summand
-
-    def support_point(self, rv, *parameters):
-        """See `Integrated.support_point`."""
-        record_parameters, summand = self.split(parameters)
-        record = summand.support_point(self.law, record_parameters)
-        of_each = pt.broadcast_to(record, self.sizes.shape)
-        return pt.broadcast_to(self.sizes * self.factor * of_each + self.constant, rv.shape)
-
-    def recovered(self, rv, value, posterior, rng):
-        """See `Integrated.recovered`."""
-        mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
-        sizes, noisy, record_parameters, summand = self.standardised(value, mechanism, parameters)
-        n = np.broadcast_to(sizes, (posterior.sizes["chain"] * posterior.sizes["draw"], sizes.size))
-        sums = draw_sums(
-            self.names[0], rng, posterior, self.law, record_parameters, summand, n, noisy
-        )
-        drawn = np.broadcast_to(self.constant.ravel(), (len(n), self.constant.size)).copy()
-        drawn[:, self.filled] += self.factor.ravel()[self.filled] * sums
-        _, times, added = self.shown
-        drawn = ((drawn - added) / times).reshape(-1, *self.sizes.shape)
-        return in_results(posterior, self.names[0], drawn)
-
-
-def sum_given(name: str, rng, summand: Summand, law, n, *noisy) -> float:
-    """Draw a sum of n records given its release, of this name; see `inversion.kernels.draws`.
-
-    It is a sum of quadrature nodes. An expectation of a draw has the error of the density that
-    is integrated out: usually below 1e-11, and estimated to be below 1e-5.
-    """
-    n, z, laplace, gaussian = (float(x) for x in (n, *noisy))
-    drawn = summand.draw_given(rng, law, n, z, laplace, gaussian)
-    if np.isnan(drawn):
+    n = record_length(records)
+    law, law_parameters = readable_law(records)
+    # Small integers and floats in the graph would make it single precision.
+    parameters = [p.astype("float64") for p in column_parameters(records, column, law_parameters)]
+    positive = starts_at_zero(law, parameters, str(records.name))
+    if len(releases) != 1:
+        names = ", ".join(repr(r.name) for r in releases)
         raise Declined(
-            f"{name!r} cannot be drawn at a draw of the parameters: the density of the "
-            f"sums has no accurate value there, or the noise is too narrow to be met by a sum of "
-            f"records. Sample the model itself with rung='records'"
+            f"the records {records.name!r} have {len(releases)} releases ({names}), which are "
+            f"dependent: only one release, of one sum, can be inverted"
         )
-    return drawn
+    [release] = releases
+    name, statistic = release.name, release_statistic(release)
+    with about(f"the release {name!r}"):
+        noise_parts(release_mechanism(release), whole=not records.dtype.startswith("float"))
+    foreign = [rv for rv in nearest_rvs([statistic]) if rv is not records]
+    if foreign:
+        raise Declined(
+            f"the release {name!r} mixes the records {records.name!r} with "
+            f"{', '.join(repr(o.name) for o in foreign)}: write what does not depend on "
+            f"{records.name!r} behind the release"
+        )
+    shape = statistic.type.shape
+    if shape not in ((), (1,)):
+        raise Declined(
+            f"the release {name!r} has shape {shape}: one sum over all records {records.name!r} "
+            f"can be integrated out, given as a scalar or a list",
+            near=1,
+        )
+    try:
+        entry = statistic[0] if shape else statistic
+        summand, added = read_summand(entry, records, n, column=column, positive=positive)
+    except Declined as error:
+        instead = "Release sums of functions of single records, or sample with rung='records'"
+        raise Declined(
+            f"the statistic of the release {name!r} of {records.name!r}: {error}",
+            instead="" if error.near else instead,
+            near=error.near,
+        ) from None
+    one_group = np.array([n]), np.ones(1), np.array([added])
+    return without_records(release, records, law, parameters, summand, one_group, prefix)
 
 
-def draw_sums(name: str, rng, posterior, law, parameters, summand, n, noisy, fixed=None):
-    """Draw sums over records given their releases, see `sum_given`; sums of no records are zero.
+def sums_by_group(
+    rv: TensorVariable, part: TensorVariable, release: Statistic, prefix: str
+) -> TensorVariable:
+    """Return the release of sums over groups of a function of each record, without the records.
 
-    `n`, and the result, have a row for each draw of the posterior and a column for each group.
-    `fixed` has values of other variables in the graphs, see `each_draw`.
+    The name of the sums in results begins with `prefix`.
     """
-    size = pt.vector(dtype="float64", shape=n.shape[1:])
-    laws = of_each(summand.nodes, law, parameters, size, *noisy)
-    sums, fixed = np.zeros(n.shape), {size: np.maximum(n, 1.0), **(fixed or {})}
-    for i, of_all in enumerate(each_draw(posterior, [*laws, *noisy], fixed)):
-        for j, (*of_one, z, b, sd) in enumerate(zip(*of_all, strict=True)):
-            if n[i, j]:
-                sums[i, j] = sum_given(name, rng, summand, of_one, n[i, j], z, b, sd)
-    return sums
+    law, law_parameters = readable_law(rv)
+    with about(f"the release {release.rv.name!r}"):
+        noise_parts(release_mechanism(release.rv), whole=not rv.dtype.startswith("float"))
+    groups = release.sizes, release.factors(rv), release.offset
+    parameters = [p.astype("float64") for p in release.parameters(rv, law_parameters)]
+    scalars = [p[0] if p.type.ndim else p for p in parameters]
+    positive = starts_at_zero(law, scalars, str(rv.name))
+    with about(f"the release {release.rv.name!r}"):
+        summand = summand_of(part, rv, math.prod(lengths(rv)), positive)
+    return without_records(release.rv, rv, law, parameters, summand, groups, prefix)
+
+
+def without_records(
+    release: TensorVariable, records: TensorVariable, law, parameters, summand, groups, prefix: str
+) -> TensorVariable:
+    """Return a release of ``factor * sum + added`` over groups of records, without the records.
+
+    Parameters
+    ----------
+    law, parameters : the law of a record; a parameter is a vector of the groups, or a scalar.
+    summand : the contribution of a record to a sum.
+    groups : vectors of the groups: the number of records, the factor and the added constant.
+    prefix : begins the name that the sums have in results.
+    """
+    mechanism, shape = release_mechanism(release), lengths(release_statistic(release))
+    sizes, factor, added = (x.reshape(shape) for x in groups)
+    parameters = [
+        p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in parameters
+    ]
+    with about(f"the release {release.name!r}"):
+        summand = on_lattice(summand, law, parameters, str(records.name))
+        summand.require(records, mechanism, factor, added)
+    shown = as_released(release, sizes.size)
+    if multiple := summand.multiple:
+        times, of_each = multiple
+        sums = groups[0], times * groups[1], of_each * groups[0] * groups[1] + groups[2]
+        shown = of_multiples(prefix, records.owner.op, *sums)
+    graphs = [summand.h, *summand.breakpoints]
+    public = [
+        v for v in graph_inputs(graphs) if v is not summand.record and not isinstance(v, Constant)
+    ]
+    # The law holds stand-ins of public data, not variables of the model.
+    stand_ins = {v: v.type() for v in public}
+    summand = summand.rewritten(lambda g: clone_replace(g, stand_ins, rebuild_strict=False))
+    inverted = Inverted(law, sizes, factor, added, summand, tuple(stand_ins.values()), shown)
+    return integrated_release(inverted, mechanism, *parameters, *public)
+
+
+def bulk_trials(release: TensorVariable, name: str) -> list[Callable[[], None]]:
+    """Return trials of the density of a release whose records, of this name, are integrated out.
+
+    The smallest of its groups is tried, under the narrowest noise of all.
+    """
+    mechanism, parameters = release.owner.op.split(release.owner.inputs)
+    law = release.owner.op.law
+    if not law.summand.inverted:
+        return []
+    sizes, (_, *noise), by_group, summand = law.standardised(release, mechanism, parameters)
+    if not sizes.size:
+        return []
+    j = int(np.argmin(sizes))
+    narrowest = [part.min() for part in noise]
+
+    def found_at(times, **how):
+        smallest = at_start([p[j] for p in by_group], times)
+        at = summand.rewritten(lambda graphs: at_start(graphs, times))
+        require_found(
+            name,
+            parts_of(law.law, smallest),
+            int(sizes[j]),
+            at,
+            *at_start(narrowest),
+            **how,
+        )
+
+    return [trial_of(found_at)]
+
+
+def part_of(
+    reading: Reading, releases: list[TensorVariable], rv: TensorVariable
+) -> tuple[TensorVariable, list[Statistic]]:
+    """Return the function of each record that all releases are linear in, and the statistics."""
+    above = ancestors([release_statistic(r) for r in releases], blockers=[rv])
+    for candidate in (rv, *above):  # sums of the records themselves first
+        elementwise = candidate.owner is not None and isinstance(candidate.owner.op, Elemwise)
+        if not (candidate is rv or elementwise):
+            continue
+        if candidate.type.ndim != rv.type.ndim or known_shape(candidate) != known_shape(rv):
+            continue
+        if not _of_one_record(candidate, rv):
+            continue
+        with suppress(Declined):
+            return candidate, [read_statistic(reading, r, rv, (), candidate) for r in releases]
+    raise Declined(
+        f"by inversion by group: the releases of {rv.name!r} are no sums of one function of a "
+        f"single record: write it once for all records, c = pt.clip(x, a, b), and release sums of c"
+    )
+
+
+def _of_one_record(graph: TensorVariable, rv: TensorVariable) -> bool:
+    """Whether entry i of a graph is the same function of entry i of a variable for all i."""
+    if graph is rv:
+        return True
+    node = graph.owner
+    if not nearest_rvs([graph]):
+        return all(graph.type.broadcastable) and known_value(graph, fixed=True) is not None
+    if node is None or not (isinstance(node.op, Elemwise) or keeps_values(node.op, node.inputs[0])):
+        return False
+    return all(_of_one_record(i, rv) for i in node.inputs)

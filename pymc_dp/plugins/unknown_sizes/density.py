@@ -38,7 +38,7 @@ from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import Integrated, in_results
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.plugins.inversion.law import draw_sums
+from pymc_dp.plugins.inversion.density import draw_sums
 from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
 from pymc_dp.plugins.unknown_sizes.sums import Records

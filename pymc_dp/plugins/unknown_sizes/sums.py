@@ -12,8 +12,8 @@ from pytensor.tensor.random.op import RandomVariable
 from pymc_dp.laws import find_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.mean_variance import mean_variance
+from pymc_dp.plugins.inversion.density import log_densities
 from pymc_dp.plugins.inversion.lattice import excess
-from pymc_dp.plugins.inversion.law import log_densities
 from pymc_dp.plugins.inversion.summand import Summand
 
 

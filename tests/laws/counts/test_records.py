@@ -16,7 +16,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.counts.marginal import OnesAmongRecords
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.one_value import Pieces
-from pymc_dp.plugins.inversion import rule
+from pymc_dp.plugins.inversion import law as rule
 from pymc_dp.reading.counts import is_concave, probes, read_counts
 from tests.agreement import counts_follow, has_moments, weighted
 from tests.models import (

@@ -21,8 +21,8 @@ from pymc_dp.plugins.inversion.kernels.line import TOLERANCE
 from pymc_dp.plugins.inversion.kernels.nodes import NODES, WEIGHTS
 from pymc_dp.plugins.inversion.kernels.numbers import sparing_line
 from pymc_dp.plugins.inversion.kernels.release import release_line
+from pymc_dp.plugins.inversion.law import sum_of_all
 from pymc_dp.plugins.inversion.quadrature import detail
-from pymc_dp.plugins.inversion.rule import sum_of_all
 from tests.agreement import has_gradient, same_law, weighted
 from tests.models import RECORD_CASES, RECORD_MODELS
 from tests.references import legendre
