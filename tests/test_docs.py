@@ -75,3 +75,12 @@ def test_the_reference_lists_every_public_name():
     folders["Release"] = [name for name in dir(dp.Release) if name.startswith("from_")]
     public = {f"{folder}.{name}" for folder, names in folders.items() for name in names}
     assert not {*dp.__all__, *public} - {*listed, "neural", "studies", "thresholds"}
+
+
+@pytest.mark.parametrize("page", ["docs/reference/methods.md", "CONTRIBUTING.md"])
+def test_modules_that_a_page_names_are_there(page):
+    text = (ROOT / page).read_text()
+    folders = {p.name for p in (ROOT / "pymc_dp").iterdir() if p.is_dir()}
+    for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py)?)`", text):
+        if name.split("/")[0] in folders and "/" in name:
+            assert (ROOT / "pymc_dp" / name).exists(), name
