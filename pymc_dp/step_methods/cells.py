@@ -72,7 +72,8 @@ class CellGibbs(RecordMetropolis):
     @classmethod
     def claims(cls, reading, left):
         """Claim counts of cells that share the entries of a release."""
-        return [accepted(partial(_check_cells, reading), concerned(reading, left))]
+        whole = [rv for rv in concerned(reading, left) if not rv.dtype.startswith("float")]
+        return [accepted(partial(_check_cells, reading), whole)]
 
     def _prepare(self, reading, initial_point):
         for rv in self.model_rvs:

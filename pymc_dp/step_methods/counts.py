@@ -107,7 +107,8 @@ class CountGibbs(TableStep):
     @classmethod
     def claims(cls, reading, left):
         """Claim binomial counts and small tables, with their conjugate probabilities."""
-        counts = accepted(partial(check_count, reading), concerned(reading, left))
+        counts = [rv for rv in concerned(reading, left) if is_count(rv)]
+        counts = accepted(partial(check_count, reading), counts)
         large = [rv for rv in counts if rv.type.ndim and known_cells(rv) > _MAX_CELLS]
         large = [rv for rv in large if not overlaps(reading, rv)]
         for_tables = accepted(partial(read_table, reading), large)  # left to `TableGibbs`

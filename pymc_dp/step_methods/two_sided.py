@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
+from pytensor.graph.basic import Variable
 from pytensor.tensor.basic import Join, MakeVector
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
@@ -90,7 +91,13 @@ class TwoSidedGibbs(WeavingStep):
     @classmethod
     def claims(cls, reading, left):
         """Claim latents of one released statistic each."""
-        return [accepted(partial(latent_conditional, cls, reading), concerned(reading, left))]
+        latents = [
+            rv
+            for rv in concerned(reading, left)
+            if (cls.laws is None or isinstance(rv.owner.op, cls.laws))
+            and all(map(is_release, children(reading, rv)))
+        ]
+        return [accepted(partial(latent_conditional, cls, reading), latents)]
 
     def _read(self, reading, rv, initial_point):
         columns, n_noise, draw = latent_conditional(type(self), reading, rv)
@@ -169,6 +176,11 @@ class TruncatedGammaMixtureGibbs(TwoSidedGibbs):
     mechanisms = (LaplaceMechanism,)
 
 
+def is_release(variable: Variable) -> bool:
+    """Whether a variable is a release whose statistic is part of the model."""
+    return isinstance(getattr(variable.owner, "op", None), PrivateReleaseRV)
+
+
 def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVariable):
     """Return (z, *noise, lo, hi, *law parameters) as graphs, how many `noise`, and the draw."""
     law = rv.owner.op
@@ -179,7 +191,7 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
             f"TwoSidedGibbs for others"
         )
     child_rvs = children(reading, rv)
-    wrong = [c for c in child_rvs if not isinstance(getattr(c.owner, "op", None), PrivateReleaseRV)]
+    wrong = [c for c in child_rvs if not is_release(c)]
     if wrong:
         raise Declined(f"{wrong[0].name!r} depends on it too, and is not a release. {_instead(rv)}")
     entries = [c for c in child_rvs if depends_on(release_statistic(c), rv)]
