@@ -16,7 +16,7 @@ from pymc_dp.graphs.values import depends_on, known_value, nearest_rvs
 from pymc_dp.mechanisms.alignment import wrong_shape
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.release import record_bounds
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading, release_statistic, releases
 from pymc_dp.reading.normal_column import read_normal_column
 from pymc_dp.reading.propriety import check_possible
@@ -108,7 +108,7 @@ def check_records(name: str, model: pm.Model, rv: TensorVariable) -> None:
         _check_bounds_agree(name, model, rv, records)
         try:
             reading = Reading(model)
-            group = Block((records,), record_length(records), ())
+            group = Records((records,), record_length(records), ())
             read = read_normal_column(reading, group, (rv,))
             entries = read.components
         except (Declined, ValueError):

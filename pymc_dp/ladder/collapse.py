@@ -34,7 +34,7 @@ from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.checks import check_values
 from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.frozen import in_order_of, read, set_starts, without_starts
-from pymc_dp.reading.groups import Block, record_groups
+from pymc_dp.reading.groups import Records, record_groups
 from pymc_dp.reading.kept import frozen
 from pymc_dp.reading.model import (
     Reading,
@@ -279,7 +279,7 @@ def collapsible(reading: Reading) -> list[SumLaw]:
 
 
 @once
-def integrable(reading: Reading) -> list[Block]:
+def integrable(reading: Reading) -> list[Records]:
     """Return the privatized records of a model; decline records with other children than releases.
 
     Columns of the same rows are one group, see `record_groups`.

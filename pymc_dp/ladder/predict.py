@@ -16,7 +16,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
 from pymc_dp.mechanisms.release import record_bounds
 from pymc_dp.reading.columns import Link, read_links
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import parents, releases
 
 
@@ -30,7 +30,7 @@ def draw_normal(rng, mean, sd, shape, bounds=None) -> np.ndarray:
 
 def predict_rows(
     model: pm.Model,
-    block: Block,
+    block: Records,
     posterior: xr.Dataset,
     size: int | None,
     fixed: Mapping[str, ArrayLike],
@@ -73,7 +73,7 @@ def _column(model: pm.Model, link: Link) -> str:
     return (variable_dims[1] if variable_dims else None) or f"{link.rv.name}_dim_1"
 
 
-def _bounds(model: pm.Model, block: Block) -> dict[str, tuple[float, float]]:
+def _bounds(model: pm.Model, block: Records) -> dict[str, tuple[float, float]]:
     """Return the bounds that releases state, by the name of the variable."""
     bounds: dict[str, tuple[float, float]] = {}
     for release in releases(model):

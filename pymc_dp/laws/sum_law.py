@@ -28,7 +28,7 @@ from pymc_dp.graphs.registry import Registry
 from pymc_dp.graphs.shapes import of_nothing
 from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.laws import is_registered, law_names
-from pymc_dp.reading.groups import Block, is_channel, record_groups
+from pymc_dp.reading.groups import Records, is_channel, record_groups
 from pymc_dp.reading.model import Reading, release_statistic, releases_of
 from pymc_dp.reading.record_lengths import size_of
 from pymc_dp.reading.record_sums import RecordSumsRV
@@ -82,7 +82,7 @@ class SumLaw(ABC):
 
     @classmethod
     @abstractmethod
-    def read(cls, reading: Reading, group: Block) -> Self:
+    def read(cls, reading: Reading, group: Records) -> Self:
         """Read the records and all of their releases.
 
         Raises
@@ -250,7 +250,7 @@ APPROXIMATIONS: Registry[str, Callable[[Any], Any]] = Registry()
 
 
 @once
-def facts_of(reading: Reading, group: Block) -> Facts:
+def facts_of(reading: Reading, group: Records) -> Facts:
     """Return what laws are chosen by, of some records."""
     records, released = group.records, releases_of(reading.model, group.records)
     numbers = {number for rv in records if (number := size_of(rv)) is not None}
@@ -270,7 +270,7 @@ def facts_of(reading: Reading, group: Block) -> Facts:
 
 
 @once
-def law_of(reading: Reading, group: Block, approximate: bool = False) -> SumLaw:
+def law_of(reading: Reading, group: Records, approximate: bool = False) -> SumLaw:
     """Return the first law that reads some records; say why the one that came nearest does not."""
     reasons: list[Exception] = []
     facts = facts_of(reading, group)
@@ -314,7 +314,7 @@ def groups_in_words(statistic: str, sizes: np.ndarray, name: str) -> str:
     return f"{statistic} of each of {sizes.size} groups of {span} of {name}"
 
 
-def is_rows(group: Block) -> bool:
+def is_rows(group: Records) -> bool:
     """Whether records have several columns."""
     [first, *further_columns] = group.records
     several = first.type.ndim > 1 and isinstance(first.owner.op, NormalRV | MvNormalRV)
@@ -331,7 +331,7 @@ def notes(reading: Reading) -> list[str]:
     return sentences
 
 
-def change(reading: Reading, group: Block, to: Rung, **approximation: Any) -> Change:
+def change(reading: Reading, group: Records, to: Rung, **approximation: Any) -> Change:
     """Return what a rung changes for some records; refuse by name what no law covers."""
     approximate, is_read = approximation.get("approximate") is not None, False
     facts = facts_of(reading, group)

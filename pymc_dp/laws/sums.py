@@ -37,7 +37,7 @@ from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, groups_in_words
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.cells import require_numbers
 from pymc_dp.reading.checks import check_transform, require_possible
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading, parents, release_mechanism, releases_of
 from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic
 
@@ -283,7 +283,7 @@ class OfSums(SumLaw):
         return ", ".join(filter(None, (family.named() for family in FAMILIES)))
 
     @classmethod
-    def read(cls, reading, group: Block):
+    def read(cls, reading, group: Records):
         """See `SumLaw.read`."""
         records = group.records
         if any(v in parents(rv) for rv in records for v in records):

@@ -23,7 +23,7 @@ from pymc_dp.graphs.values import depends_on
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.column_sums import Leaves, RowRelease, read_release
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading, release_statistic, releases_of
 from pymc_dp.reading.record_lengths import record_length
 from pymc_dp.reading.sums import additive, column_vectors, row_vectors
@@ -124,14 +124,14 @@ class Rows:
         return mean, root
 
 
-def read_links(block: Block) -> tuple[Link, ...]:
+def read_links(block: Records) -> tuple[Link, ...]:
     """Read the law of each variable of a row given those before it; decline others by name."""
     records = block.records
     return tuple(_link(rv, records[:k], block.n) for k, rv in enumerate(records))
 
 
 @once
-def read_rows(reading: Reading, block: Block) -> Rows:
+def read_rows(reading: Reading, block: Records) -> Rows:
     """Read the rows of a block and their releases; decline by name what cannot be read."""
     records, model = block.records, reading.model
     for rv in records:

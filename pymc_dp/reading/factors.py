@@ -11,13 +11,13 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.values import nearest_rvs
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading
 from pymc_dp.reading.records import record_variables
 from pymc_dp.reading.sums import Additive, additive
 
 
-def parameters(reading: Reading, block: Block) -> list[TensorVariable]:
+def parameters(reading: Reading, block: Records) -> list[TensorVariable]:
     """Return the continuous parameters of the records, hyperparameters too, in model order."""
     above = set(ancestors(list(block.records))) - set(block.records)
     records = set(record_variables(reading))
@@ -40,7 +40,7 @@ def transform_parents(model: pm.Model, rv: TensorVariable) -> list[TensorVariabl
     return nearest_rvs([transform.backward(value, *rv.owner.inputs)])
 
 
-def factor_terms(model: pm.Model, block: Block) -> list[TensorVariable]:
+def factor_terms(model: pm.Model, block: Records) -> list[TensorVariable]:
     """Return the log densities of the factors of some records, above all the releases."""
     terms = []
     for factor in block.factors:
@@ -61,13 +61,13 @@ def factor_terms(model: pm.Model, block: Block) -> list[TensorVariable]:
     return terms
 
 
-def factor_density(model: pm.Model, block: Block) -> TensorVariable:
+def factor_density(model: pm.Model, block: Records) -> TensorVariable:
     """Return the log density of the factors of some records."""
     return sum((t.sum() for t in factor_terms(model, block)), start=pt.zeros((), dtype="float64"))
 
 
 @once
-def read_block(reading: Reading, block: Block) -> Additive:
+def read_block(reading: Reading, block: Records) -> Additive:
     """Read the density of a block's factors as a function of sums over it; see `additive`."""
     density = factor_density(reading.model, block)
     return additive(density, dict.fromkeys(block.records, block.n))

@@ -29,7 +29,7 @@ from pymc_dp.reading.sums import is_rowwise
 
 
 @dataclass(frozen=True)
-class Block:
+class Records:
     """Confidential records: one or several variables, entry i of each belonging to record i.
 
     Attributes
@@ -50,7 +50,7 @@ class Block:
 
 
 @once
-def blocks(reading: Reading, records: tuple[TensorVariable, ...]) -> list[Block]:
+def blocks(reading: Reading, records: tuple[TensorVariable, ...]) -> list[Records]:
     """Group records that are drawn together: rows of several variables, one given another.
 
     A vector that records depend on entry by entry is part of the record too, if nothing else
@@ -79,7 +79,7 @@ def blocks(reading: Reading, records: tuple[TensorVariable, ...]) -> list[Block]
         factors = dict.fromkeys(
             c for rv in ordered for c in children(reading, rv) if c not in group
         )
-        grouped.append(Block(ordered, record_length(ordered[0]), tuple(factors)))
+        grouped.append(Records(ordered, record_length(ordered[0]), tuple(factors)))
     return grouped
 
 
@@ -94,7 +94,7 @@ def _belongs(rv: TensorVariable, group: Sequence[TensorVariable]) -> bool:
 
 
 @once
-def record_groups(reading: Reading) -> list[Block]:
+def record_groups(reading: Reading) -> list[Records]:
     """Return the privatized records of a model, those that are columns of a row together.
 
     A latent vector with an entry for each record is part of the record if the release sums over
@@ -122,7 +122,7 @@ def is_channel(release: TensorVariable) -> bool:
     return release_mechanism(release).is_channel
 
 
-def _with_classes(reading: Reading, records: Sequence[TensorVariable]) -> list[Block]:
+def _with_classes(reading: Reading, records: Sequence[TensorVariable]) -> list[Records]:
     """Return groups of the other records.
 
     Records that are reported row by row are grouped with the latent class of the row, if nothing
@@ -135,12 +135,12 @@ def _with_classes(reading: Reading, records: Sequence[TensorVariable]) -> list[B
     )
     together = blocks(reading, reported) if reported else []
     return [
-        *(Block(block.records, 0, ()) for block in together),
-        *(Block((rv,), 0, ()) for rv in records if rv not in reported),
+        *(Records(block.records, 0, ()) for block in together),
+        *(Records((rv,), 0, ()) for rv in records if rv not in reported),
     ]
 
 
-def _with_sizes(model: pm.Model, groups: list[Block]) -> list[Block]:
+def _with_sizes(model: pm.Model, groups: list[Records]) -> list[Records]:
     """Join records of unknown number with the variables that are their numbers."""
     sized: dict[TensorVariable, list[TensorVariable]] = {}
     for group in groups:
@@ -153,7 +153,7 @@ def _with_sizes(model: pm.Model, groups: list[Block]) -> list[Block]:
                     )
                 sized.setdefault(size, []).append(rv)
     sized_groups = [
-        Block((*_whole(model, size), size, *records), 0, ()) for size, records in sized.items()
+        Records((*_whole(model, size), size, *records), 0, ()) for size, records in sized.items()
     ]
     together = {v for block in sized_groups for v in block.records}
     return [group for group in groups if not together & {*group.records}] + sized_groups
@@ -168,14 +168,14 @@ def _whole(model: pm.Model, size: TensorVariable) -> list[TensorVariable]:
     ]
 
 
-def _mixed(model: pm.Model, groups: list[Block]) -> list[Block]:
+def _mixed(model: pm.Model, groups: list[Records]) -> list[Records]:
     """Join groups that enter one release, though they are not columns of the same rows."""
     for release in releases(model):
         statistic = release_statistic(release)
         released = [g for g in groups if any(depends_on(statistic, rv) for rv in g.records)]
         members = [rv for g in released for rv in g.records]
         if len(released) > 1 and not any(has_parent(rv, v) for rv in members for v in members):
-            joined = Block(tuple(rv for rv in model.free_RVs if rv in members), 0, ())
+            joined = Records(tuple(rv for rv in model.free_RVs if rv in members), 0, ())
             return _mixed(model, [*(g for g in groups if g not in released), joined])
     return groups
 
@@ -198,7 +198,7 @@ def _of_rows(statistic: TensorVariable, rv: TensorVariable, n: int) -> bool:
     return statistic.type.ndim > 0 and is_rowwise(statistic, rv, n, statistic.type.ndim)
 
 
-def _released_together(model: pm.Model, groups: list[Block]) -> list[Block]:
+def _released_together(model: pm.Model, groups: list[Records]) -> list[Records]:
     """Join groups of the same length that enter one release: columns of the same rows."""
     for release in releases(model):
         released = [
@@ -208,7 +208,7 @@ def _released_together(model: pm.Model, groups: list[Block]) -> list[Block]:
             if first.n == second.n:
                 members = [*first.records, *second.records]
                 joined = tuple(rv for rv in model.free_RVs if rv in members)
-                block = Block(joined, first.n, (*first.factors, *second.factors))
+                block = Records(joined, first.n, (*first.factors, *second.factors))
                 groups = [g for g in groups if g not in (first, second)] + [block]
                 return _released_together(model, groups)
     return groups

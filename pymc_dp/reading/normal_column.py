@@ -15,7 +15,7 @@ from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.column_sums import LinearStatistic, RowRelease, read_release
 from pymc_dp.reading.columns import column_parameters, columns_of
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading, releases_of
 
 
@@ -66,7 +66,7 @@ class NormalColumn:
 
 @once
 def read_normal_column(
-    reading: Reading, group: Block, pending: tuple[TensorVariable, ...] = ()
+    reading: Reading, group: Records, pending: tuple[TensorVariable, ...] = ()
 ) -> NormalColumn:
     """Read Normal records of which one column is released, with all of its releases.
 
@@ -102,7 +102,7 @@ def normal_moments(rv: TensorVariable, j: int = 0) -> tuple[TensorVariable, Tens
     return mu, nonnegative(sigma) ** 2
 
 
-def normal_columns(reading: Reading, groups: Sequence[Block]) -> list[NormalColumn]:
+def normal_columns(reading: Reading, groups: Sequence[Records]) -> list[NormalColumn]:
     """Return the groups that are Normal columns."""
     columns = []
     for group in groups:

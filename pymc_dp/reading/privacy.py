@@ -13,7 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.values import depends_on
 from pymc_dp.mechanisms.release import PrivateReleaseRV
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import release_statistic
 
 
@@ -62,7 +62,7 @@ class Loss:
         )
 
 
-def stated_loss(model: pm.Model, block: Block) -> Loss | None:
+def stated_loss(model: pm.Model, block: Records) -> Loss | None:
     """Return the total privacy loss of a block's releases, where each of them states one."""
     total = 0.0
     for factor in block.factors:

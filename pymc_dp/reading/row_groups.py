@@ -32,13 +32,13 @@ from pymc_dp.reading.columns import (
     normal_parameters,
     width_of,
 )
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading, releases_of
 from pymc_dp.reading.sums.polynomials import Coefficient, Polynomial, constant
 
 
 @once
-def read_row_groups(reading: Reading, block: Block) -> Rows:
+def read_row_groups(reading: Reading, block: Records) -> Rows:
     """Read the rows of a block by groups, and their releases; decline other laws by name."""
     records, n, model = block.records, block.n, reading.model
     columns = columns_of(records)

@@ -12,7 +12,7 @@ from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.laws.sum_law import law_of
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.factors import read_block
-from pymc_dp.reading.groups import Block, blocks, record_groups
+from pymc_dp.reading.groups import Records, blocks, record_groups
 from pymc_dp.reading.model import Reading, privatized, releases
 from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import ROUTES, Plan, Route, interrupted
@@ -83,7 +83,7 @@ def _records(reading: Reading) -> Plan:
     return Plan.costing(total_cost, partial(on_records, reading))
 
 
-def sweep(reading: Reading, block: Block) -> dict[str, float]:
+def sweep(reading: Reading, block: Records) -> dict[str, float]:
     """Return the cost of a sweep over some records: their number times the sums that each changes.
 
     If a law reads the releases, the number of released entries stands for that of the sums: reading

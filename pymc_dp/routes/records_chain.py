@@ -33,7 +33,7 @@ from pymc_dp.graphs.shapes import value_lengths
 from pymc_dp.graphs.stages import stage
 from pymc_dp.kernels.records.chains import CARRIED
 from pymc_dp.reading.factors import parameters
-from pymc_dp.reading.groups import Block, blocks
+from pymc_dp.reading.groups import Records, blocks
 from pymc_dp.reading.model import Reading
 from pymc_dp.reading.privacy import stated_loss
 from pymc_dp.reading.tags import is_tagged
@@ -158,7 +158,7 @@ def _learnt(state: State) -> tuple[np.ndarray, np.ndarray]:
 
 
 @once
-def covered(reading: Reading) -> list[Block]:
+def covered(reading: Reading) -> list[Records]:
     """Return the blocks of records; decline if the loop does not cover the whole model."""
     model = reading.model
     tagged = [rv for rv in model.free_RVs if is_tagged(rv)]
@@ -187,7 +187,7 @@ def covered(reading: Reading) -> list[Block]:
     return record_blocks
 
 
-def _computed(rv: TensorVariable, block: Block) -> bool:
+def _computed(rv: TensorVariable, block: Records) -> bool:
     """Whether a variable is among the records of a block, or computed from them."""
     return bool({*block.records} & {*ancestors([rv])})
 

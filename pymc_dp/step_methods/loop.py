@@ -26,7 +26,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.shapes import lengths, value_lengths
 from pymc_dp.kernels import key_of, part
 from pymc_dp.reading.factors import transform_parents
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading, children
 from pymc_dp.reading.records import by_rows
 from pymc_dp.step_methods.base import DPStep, LoopDraw, in_a_row
@@ -97,13 +97,13 @@ def walks(reading: Reading, moving: Sequence[TensorVariable], start: Point) -> l
         try:
             if not (n := _alone(reading, rv)):
                 raise Declined("its entries depend on each other")
-            block = Block((), n, tuple(children(reading, rv)))
+            block = Records((), n, tuple(children(reading, rv)))
             weaves.append(Weave(model, block, [rv], start))
         except Declined:
             left.append(rv)
     _check_few(model, left)
     below = dict.fromkeys(c for rv in left for c in children(reading, rv) if c not in left)
-    return weaves + ([Weave(model, Block((), 0, tuple(below)), left, start)] if left else [])
+    return weaves + ([Weave(model, Records((), 0, tuple(below)), left, start)] if left else [])
 
 
 class Loop(Layout):

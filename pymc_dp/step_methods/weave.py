@@ -26,7 +26,7 @@ from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.records.moves import make_carried, make_carried_each
 from pymc_dp.mechanisms.release import FeasibleMoments, variance_cap
 from pymc_dp.reading.factors import factor_terms, transform_parents
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading, children, parents, release_statistic, releases
 from pymc_dp.reading.records import by_rows, has_record_axis
 from pymc_dp.reading.sums import is_rowwise
@@ -151,7 +151,7 @@ class Weave(Layout):
     Parameters
     ----------
     model : pm.Model
-    block : Block
+    block : Records
         The latents; `n` is their length where entries are independent given all else, else 0.
     parameters : list of TensorVariable
     start : dict
@@ -160,7 +160,7 @@ class Weave(Layout):
         The class of its graphs, `_WallGraphs` or the default.
     """
 
-    def __init__(self, model: pm.Model, block: Block, parameters, start: Point, kind=None):
+    def __init__(self, model: pm.Model, block: Records, parameters, start: Point, kind=None):
         super().__init__(model, parameters, start)
         self._made_of = model, block, parameters, start, kind
         self.parameters, self.latents, self._each = parameters, block.records, block.n > 0
@@ -293,7 +293,7 @@ def _made(reading, carried, moving, start, fixed, n=0, kind=None) -> list[Weave]
     factors = dict.fromkeys(
         c for rv in (*carried, *above) for c in children(reading, rv) if c not in carried
     )
-    block = Block(tuple(carried), n, tuple(factors))
+    block = Records(tuple(carried), n, tuple(factors))
     try:
         return [Weave(reading.model, block, moving, start, kind)] if moving else []
     except NotImplementedError as error:

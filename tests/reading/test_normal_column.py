@@ -10,7 +10,7 @@ import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.reading.column_sums import LinearStatistic
-from pymc_dp.reading.groups import Block, record_groups
+from pymc_dp.reading.groups import Records, record_groups
 from pymc_dp.reading.model import Reading, privatized
 from pymc_dp.reading.normal_column import read_normal_column
 from pymc_dp.reading.record_lengths import record_count
@@ -151,7 +151,7 @@ def test_names_the_release_and_what_it_mixes():
     assert privatized(Reading(model)) == [x, y]
     for k in (x, y):
         with pytest.raises(Declined, match=r"'both' mixes the records '[xy]' with '[xy]'"):
-            read_normal_column(Reading(model), Block((k,), 5, ()))
+            read_normal_column(Reading(model), Records((k,), 5, ()))
 
 
 def test_all_releases_of_the_records_are_read_together():

@@ -31,7 +31,7 @@ from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.columns import columns_of
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
 from pymc_dp.reading.row_groups import Rowwise, read_row_law
 from pymc_dp.reading.sums import row_vectors
@@ -207,7 +207,7 @@ class RowsOneByOne(SumLaw):
     """Normal rows, and releases that have one or more entries for each row."""
 
     reading: Reading
-    group: Block
+    group: Records
     n: int
     rows: dict[TensorVariable, list[list[TensorVariable]]]
 

@@ -33,7 +33,7 @@ from pymc_dp.graphs.values import depends_on, known_value
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes, change
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.checks import check_transform
-from pymc_dp.reading.groups import Block, record_groups
+from pymc_dp.reading.groups import Records, record_groups
 from pymc_dp.reading.model import (
     Reading,
     parents,
@@ -128,7 +128,7 @@ def _unnamed(x: TensorVariable) -> TensorVariable:
     return law
 
 
-def _beside(group: Block, graphs) -> list[Selected]:
+def _beside(group: Records, graphs) -> list[Selected]:
     """Return the continuous records of which finite records beside them select some."""
     selected = []
     for by in group.records:
@@ -144,7 +144,7 @@ def _beside(group: Block, graphs) -> list[Selected]:
     return selected
 
 
-def _among(group: Block, graphs) -> tuple[list[Selected], list[TensorVariable]]:
+def _among(group: Records, graphs) -> tuple[list[Selected], list[TensorVariable]]:
     """Return records of which a Binomial number is present, and the graphs as functions of all."""
     k = next((rv for rv in group.records if isinstance(rv.owner.op, ptr.BinomialRV)), None)
     if k is None or any(depends_on(graph, k) for graph in graphs):
@@ -181,7 +181,7 @@ class SelectedRecords(SumLaw):
     """Records of which others say whether they count."""
 
     reading: Reading
-    group: Block
+    group: Records
 
     @classmethod
     def read(cls, reading, group):
@@ -193,7 +193,7 @@ class SelectedRecords(SumLaw):
         return _of_mixtures(self.reading, self.group)
 
 
-def _of_mixtures(reading: Reading, group: Block) -> Change:
+def _of_mixtures(reading: Reading, group: Records) -> Change:
     model, releases = reading.model, releases_of(reading.model, group.records)
     graphs = [release_statistic(release) for release in releases]
     if any(release.owner.op.bounds is not None for release in releases):

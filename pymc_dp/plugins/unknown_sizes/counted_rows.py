@@ -32,7 +32,7 @@ from pymc_dp.plugins.unknown_sizes.sizes import by_group, sizes_that_matter
 from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.column_sums import read_release
 from pymc_dp.reading.columns import Link, Rows, columns_of, read_links
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
 from pymc_dp.reading.record_lengths import size_of
 from pymc_dp.reading.sums.polynomials import Polynomial
@@ -99,7 +99,7 @@ class CountedRows(SumLaw):
                 raise Declined
         releases = releases_of(reading.model, group.records)
         require_possible(releases)
-        links = read_links(Block(rvs, _PROBED_ROWS[0], ()))
+        links = read_links(Records(rvs, _PROBED_ROWS[0], ()))
         entries: dict[TensorVariable, list[Polynomial]] = {}
         for release in releases:
             statistic = release_statistic(release)

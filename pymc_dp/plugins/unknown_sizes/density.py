@@ -41,7 +41,7 @@ from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.plugins.inversion.density import draw_sums
 from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
-from pymc_dp.plugins.unknown_sizes.sums import Records
+from pymc_dp.plugins.unknown_sizes.sums import SumsOfRecords
 
 _LOG_NEGLIGIBLE = 20.0  # in log density: numbers this far below the likeliest may be left out
 
@@ -94,7 +94,7 @@ class OfUnknownSize(Integrated):
     prior: RandomVariable | None
     count: int  # of its parameters
     shape: tuple[int, ...]  # of the numbers
-    records: Records | Histogram
+    records: SumsOfRecords | Histogram
     windows: Windows
     entries: tuple[Entries, ...]  # of each release, the earlier ones first
     earlier: tuple[Mechanism, ...]

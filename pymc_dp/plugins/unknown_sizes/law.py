@@ -30,7 +30,7 @@ from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
 from pymc_dp.plugins.unknown_sizes.reader import Reader, SumsReader, of_a_record, vectors_of
 from pymc_dp.plugins.unknown_sizes.sizes import MAX_NUMBERS, around, by_group, sizes_that_matter
-from pymc_dp.plugins.unknown_sizes.sums import Records
+from pymc_dp.plugins.unknown_sizes.sums import SumsOfRecords
 from pymc_dp.reading.bounds import at_start, starting_values
 from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.model import Reading, release_mechanism, releases_of
@@ -57,7 +57,7 @@ class UnknownSizes(SumLaw):
     number: TensorVariable | None
     rvs: tuple[TensorVariable, ...]
     reader: Reader
-    records: Records | Histogram
+    records: SumsOfRecords | Histogram
     parameters: list[TensorVariable]
     releases: dict[TensorVariable, Entries]
 
@@ -76,7 +76,7 @@ class UnknownSizes(SumLaw):
         releases = releases_of(reading.model, group.records)
         require_possible(releases)
         reader: Reader
-        records: Records | Histogram
+        records: SumsOfRecords | Histogram
         if sums:
             if len(vectors) > 1:
                 names = " and ".join(repr(rv.name) for rv in vectors)
@@ -214,7 +214,7 @@ class UnknownSizes(SumLaw):
         """Return trials of the density of a sum over a likely number of records."""
         entries, records = self.releases[release], self.records
         summand = records.summand
-        assert isinstance(records, Records) and summand is not None  # noqa: PT018
+        assert isinstance(records, SumsOfRecords) and summand is not None  # noqa: PT018
         likely = (windows.first + windows.last) // 2
         j = int(np.argmin(np.where(likely[entries.group] > 0, likely[entries.group], np.inf)))
         n = int(likely[entries.group[j]])
@@ -236,7 +236,7 @@ class UnknownSizes(SumLaw):
 
         return [trial_of(found_at)]
 
-    def _within(self, records: Records | Histogram) -> Records | Histogram:
+    def _within(self, records: SumsOfRecords | Histogram) -> SumsOfRecords | Histogram:
         """Return a histogram with the window of counts that releases leave to each class."""
         if not isinstance(records, Histogram):
             return records
@@ -274,7 +274,7 @@ class UnknownSizes(SumLaw):
                 densities[k] = matrix, total, max(start, float((value[j] - a) / b))
         return densities
 
-    def _largest(self, records: Records | Histogram) -> tuple[np.ndarray, int] | None:
+    def _largest(self, records: SumsOfRecords | Histogram) -> tuple[np.ndarray, int] | None:
         """Return the largest log density of the class counts for each number, and the first number.
 
         None without classes, or where nothing is published of a class.
@@ -291,7 +291,7 @@ class UnknownSizes(SumLaw):
             best = np.max(np.where(inside, best[place * inside], -np.inf) + log_noise, axis=1)
         return best, begin
 
-    def _windows(self, records: Records | Histogram) -> Windows:
+    def _windows(self, records: SumsOfRecords | Histogram) -> Windows:
         """Return the numbers of records that matter, given the releases."""
         if self.number is None:
             [rv] = self.rvs

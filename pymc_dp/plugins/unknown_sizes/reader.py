@@ -31,7 +31,7 @@ from pymc_dp.plugins.inversion.summand import summand_of
 from pymc_dp.plugins.unknown_sizes.classes import ClassReader
 from pymc_dp.plugins.unknown_sizes.entries import Entries
 from pymc_dp.plugins.unknown_sizes.histogram import Histogram
-from pymc_dp.plugins.unknown_sizes.sums import Records
+from pymc_dp.plugins.unknown_sizes.sums import SumsOfRecords
 from pymc_dp.reading.model import release_statistic
 from pymc_dp.reading.record_lengths import written_length
 
@@ -259,7 +259,7 @@ class Reader:
         except Declined as error:
             raise self._refused(releases[-1], error) from None
 
-    def records(self) -> tuple[Records, list[TensorVariable]]:
+    def records(self) -> tuple[SumsOfRecords, list[TensorVariable]]:
         """Return the law of a record and the sum that is released, and parameters by group."""
         [first, *more_vectors] = self.x
         law, _ = law_of_record(first)
@@ -274,10 +274,10 @@ class Reader:
         by_number = [[p.squeeze() for p in map(pt.as_tensor, law_of_record(rv)[1])] for rv in each]
         parameters = [pt.stack(p) for p in zip(*by_number, strict=True)]
         if self.summed is None or (self.summed is self.record and is_registered(sum_of, law)):
-            return Records(law, len(parameters), None), parameters
+            return SumsOfRecords(law, len(parameters), None), parameters
         return self.inverted(first, str(first.name), parameters)
 
-    def inverted(self, rv, name: str, parameters) -> tuple[Records, list[TensorVariable]]:
+    def inverted(self, rv, name: str, parameters) -> tuple[SumsOfRecords, list[TensorVariable]]:
         """Return the law of records, whose sums are inverted, and their parameters."""
         law, _ = readable_law(rv, name)
         parameters = [p.astype("float64") for p in parameters]
@@ -291,7 +291,7 @@ class Reader:
                 f"what is summed over the records {name!r} depends on their number "
                 f"{self.number.name!r}, where sums of functions of a single record are supported"
             )
-        return Records(law, len(parameters), summand), parameters
+        return SumsOfRecords(law, len(parameters), summand), parameters
 
 
 class SumsReader(Reader):
@@ -325,7 +325,7 @@ class SumsReader(Reader):
         if is_registered(sum_of, law):
             summand = summand_of(self.summed, self.record, _STAND_IN_RECORDS, positive=False)
             if summand.multiple == (1.0, 0.0):
-                return Records(law, len(parameters), None), parameters
+                return SumsOfRecords(law, len(parameters), None), parameters
         return self.inverted(self.law, str(self.rv.name), parameters)
 
 

@@ -18,7 +18,7 @@ from pymc_dp.plugins.inversion.summand import Summand
 
 
 @dataclass(frozen=True, eq=False)
-class Records:
+class SumsOfRecords:
     """The law of a record, and the sum over records that is released.
 
     Without a `summand` the records themselves are summed, and their sum has a known law.

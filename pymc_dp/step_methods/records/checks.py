@@ -18,7 +18,7 @@ from pymc_dp.graphs.values import depends_on, plain_function
 from pymc_dp.laws.sum_law import change, run_trials
 from pymc_dp.reading.checks import leaves_gaps
 from pymc_dp.reading.columns import read_rows
-from pymc_dp.reading.groups import Block, blocks, has_record_axis, record_groups
+from pymc_dp.reading.groups import Records, blocks, has_record_axis, record_groups
 from pymc_dp.reading.model import Reading, release_statistic, releases
 from pymc_dp.reading.normal_column import read_normal_column
 from pymc_dp.reading.propriety import check_proper, check_proper_rows
@@ -30,7 +30,7 @@ from pymc_dp.reading.sums import is_rowwise
 
 def checked_blocks(
     reading: Reading, records: Sequence[TensorVariable], point: dict[str, np.ndarray]
-) -> list[Block]:
+) -> list[Records]:
     """Return the blocks of some records; refuse records that the step cannot update."""
     model = reading.model
     for rv in records:
@@ -55,7 +55,7 @@ def _check_records(reading: Reading, rv) -> None:
             f"{rv.owner.op}, not a batch of records: write shape=(n, ...) with the records on the "
             f"first axis"
         )
-    block = Block((rv,), record_length(rv), ())
+    block = Records((rv,), record_length(rv), ())
     _check_law(reading, block, read_normal_column, check_proper)
 
 
@@ -98,7 +98,7 @@ def check_gaps(model: pm.Model, rv) -> None:
             )
 
 
-def _check_law(reading: Reading, block: Block, read: Callable, check: Callable) -> None:
+def _check_law(reading: Reading, block: Records, read: Callable, check: Callable) -> None:
     """Refuse a posterior that is known to be improper, by the law of the records."""
     try:
         law = read(reading, block)

@@ -30,7 +30,7 @@ from pymc_dp.kernels.records.chains import (
 )
 from pymc_dp.kernels.records.sweeps import RecordFunctions, by_sums, in_full
 from pymc_dp.reading.factors import parameters
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
 from pymc_dp.step_methods.base import point_function
 from pymc_dp.step_methods.records.graphs import RecordGraphs
@@ -168,7 +168,7 @@ class Engine(Layout):
 
     Attributes
     ----------
-    block : Block
+    block : Records
         The records.
     parameters : list of TensorVariable
         Variables that interweaving moves, flattened to one vector in the space of their values;
@@ -193,9 +193,9 @@ class Engine(Layout):
     def __init__(
         self,
         model: pm.Model,
-        block: Block,
+        block: Records,
         start: Point,
-        chain: tuple[Sequence[Block], Sequence[TensorVariable]] | None = None,
+        chain: tuple[Sequence[Records], Sequence[TensorVariable]] | None = None,
     ):
         self.block = block
         reading, blocks = Reading(model), chain[0] if chain else [block]

@@ -24,7 +24,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import is_random, nearest_rvs
 from pymc_dp.laws.transport import transport
 from pymc_dp.reading.factors import factor_density, transform_parents
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import parents
 from pymc_dp.reading.sums import Additive, additive
 from pymc_dp.step_methods.records.proposals import proposals
@@ -91,7 +91,7 @@ class CarriedGraphs:
         As of `engine.Engine`.
     """
 
-    def __init__(self, model: pm.Model, block: Block, moving: Sequence[TensorVariable], slices):
+    def __init__(self, model: pm.Model, block: Records, moving: Sequence[TensorVariable], slices):
         self.block, self._model, self._parameters, self._slices = block, model, moving, slices
         self.records = {rv: rv.type(f"{rv.name}_records") for rv in block.records}
         self.theta, self.new_theta = pt.dvector("theta"), pt.dvector("new_theta")

@@ -19,7 +19,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.shapes import lengths
 from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.laws.continuity import has_atoms, is_continuous
-from pymc_dp.reading.groups import Block
+from pymc_dp.reading.groups import Records
 from pymc_dp.reading.sums import Additive, additive
 from pymc_dp.step_methods.base import in_a_row
 from pymc_dp.step_methods.records.graphs import RecordGraphs, substituted
@@ -39,7 +39,7 @@ class ChainGraphs(RecordGraphs):
     recorded : variables of the model.
     """
 
-    def __init__(self, model, block, moving, slices, blocks: Sequence[Block], recorded):
+    def __init__(self, model, block, moving, slices, blocks: Sequence[Records], recorded):
         self._recorded, self._is_first = recorded, block is blocks[0]
         self._blocks = blocks
         super().__init__(model, block, moving, slices)
