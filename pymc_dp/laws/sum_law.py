@@ -143,7 +143,7 @@ class Facts:
     laws : those of the records, without the number of these.
     single : whether all records are of one variable.
     rows : whether they have several columns, see `is_rows`.
-    number_known : whether the number of records is no random variable.
+    number_known : whether the records are written out, in a number that is no random variable.
     released : whether any record is part of a release.
     answers : whether answers of each record are released, each changed at random.
     selection : a release that is made of all entries of its statistic together, if any.
