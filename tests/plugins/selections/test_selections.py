@@ -216,10 +216,10 @@ def test_nothing_is_done_to_it_afterwards(how, arguments):
         dp.NoisyMax("gumbel", 1.0),
         dp.PrivateQuantile(0.5, 1.0, 0, 1),
     ):
-        said = rf"(?i){how}Mechanism: {type(mechanism).__name__}.* leave that out"
+        said = rf"(?i){how}Mechanism: {type(mechanism).__name__}.* leave this step out"
         with pytest.raises(TypeError, match=said):
             getattr(mechanism, how)(*arguments)
-        with pytest.raises(TypeError, match=r"SuppressedMechanism: .* leave that out"):
+        with pytest.raises(TypeError, match=r"SuppressedMechanism: .* leave this step out"):
             dp.LaplaceMechanism(1.0).suppressed(below=0, by=mechanism)
 
 
