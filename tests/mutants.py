@@ -201,7 +201,7 @@ MUTANTS = {
         "pymc_dp/plugins/regression/clt.py",
         "(np.sqrt(2.0) * sigma**2).reshape",
         "(sigma**2).reshape",
-        "tests/plugins/regression/test_sums.py",
+        "tests/laws/moments/test_sums.py",
     ),
     "misread coefficient": Mutant(
         "pymc_dp/reading/column_sums.py",
@@ -264,7 +264,7 @@ MUTANTS = {
         "tests/conformance/test_sum_laws.py",
     ),
     "diagonal of a scatter": Mutant(
-        "pymc_dp/plugins/regression/sums.py",
+        "pymc_dp/laws/moments/sums.py",
         "diagonal = np.sqrt(2 * self.alpha) * pt.exp(",
         "diagonal = np.sqrt(self.alpha) * pt.exp(",
         "tests/conformance/test_sum_laws.py",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_dp.plugins.regression.sums import _LEAST_SPREAD, RowLaw, RowSums, feature_products
+from pymc_dp.laws.moments.sums import _LEAST_SPREAD, RowLaw, RowSums, feature_products
 
 
 @dataclass(frozen=True)

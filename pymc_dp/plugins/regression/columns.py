@@ -25,6 +25,7 @@ from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.moments.latents import Linearised, observed_noise, row_latents
 from pymc_dp.laws.moments.normal import normal_release
+from pymc_dp.laws.moments.sums import RowLaw, RowSums, normal_law, normal_sums
 from pymc_dp.laws.shown import confidential
 from pymc_dp.laws.sum_law import APPROXIMATIONS, LAWS, Change, Phase, Takes, in_words
 from pymc_dp.plugins.regression.clt import (
@@ -35,7 +36,6 @@ from pymc_dp.plugins.regression.clt import (
     read_moments,
 )
 from pymc_dp.plugins.regression.rows import JointRows
-from pymc_dp.plugins.regression.sums import RowLaw, RowSums, normal_law, normal_sums
 from pymc_dp.reading.checks import require_possible
 from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Rows, read_rows, same_for_all

@@ -16,6 +16,7 @@ from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.values import known_value
 from pymc_dp.ladder.collapse import collapsible
+from pymc_dp.laws.moments.sums import column_products, nearest_sample
 from pymc_dp.mechanisms.release import (
     FeasibleMoments,
     FeasibleRegression,
@@ -35,7 +36,6 @@ from pymc_dp.plugins.regression.priors import (
     _read_covariates,
     _read_prior,
 )
-from pymc_dp.plugins.regression.sums import column_products, nearest_sample
 from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.columns import Rows
 from pymc_dp.reading.model import Reading

@@ -20,9 +20,7 @@ from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.laws.moments.latents import Linearised, observed_noise, row_latents
-from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes, groups_in_words
-from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
-from pymc_dp.plugins.regression.sums import (
+from pymc_dp.laws.moments.sums import (
     ExactLatents,
     RowSums,
     column_products,
@@ -30,6 +28,8 @@ from pymc_dp.plugins.regression.sums import (
     nearest_sample,
     sample_sums,
 )
+from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes, groups_in_words
+from pymc_dp.mechanisms.release import FeasibleRegression, record_bounds, release_rv
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.cells import multiplied
 from pymc_dp.reading.checks import require_possible

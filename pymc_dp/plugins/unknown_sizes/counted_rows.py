@@ -24,8 +24,8 @@ from pymc_dp.graphs.shapes import lengths
 from pymc_dp.graphs.values import is_itself, nearest_rvs
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.moments.latents import row_latents
+from pymc_dp.laws.moments.sums import ExactLatents, column_products
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
-from pymc_dp.plugins.regression.sums import ExactLatents, column_products
 from pymc_dp.plugins.unknown_sizes.density import log_prior
 from pymc_dp.plugins.unknown_sizes.reader import place_of
 from pymc_dp.plugins.unknown_sizes.sizes import by_group, sizes_that_matter

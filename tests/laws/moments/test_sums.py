@@ -13,14 +13,14 @@ import pymc_dp as dp
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.latents import Linearised, row_latents
 from pymc_dp.laws.moments.normal import NormalStatistics
-from pymc_dp.plugins.regression.clt import moment_latents, moment_law, moment_sums, read_moments
-from pymc_dp.plugins.regression.sums import (
+from pymc_dp.laws.moments.sums import (
     ExactLatents,
     column_products,
     nearest_sample,
     normal_law,
     normal_sums,
 )
+from pymc_dp.plugins.regression.clt import moment_latents, moment_law, moment_sums, read_moments
 from tests.agreement import follows, same_law
 from tests.models import five_sums
 from tests.references import references
