@@ -482,3 +482,11 @@ def test_log_concavity_is_not_taken_for_granted():
     assert LaplaceMechanism(1.0).clipped(lower=0).rounded(1).log_concave
     claimed = [e.mechanism.log_concave for e in COUNTED[3:]]
     assert claimed == [bool(k in (0, 2, 4, 6, 8)) for k in range(16)]
+
+
+def test_only_mechanisms_of_users_read_outside():
+    """What was compiled for a model with one of ours is kept, a plugin's too."""
+    outside = {
+        type(e.mechanism).__name__ for e in mechanism_examples() if e.mechanism.reads_outside
+    }
+    assert outside <= {"CustomMechanism"}
