@@ -441,10 +441,9 @@ def _suppressed_examples() -> Sequence[MechanismExample]:
 
 
 def _thresholded_examples() -> Sequence[MechanismExample]:
-    return [
-        MechanismExample(LaplaceMechanism(2.0).thresholded(4.0), 5.0, atoms=(0, 1)),
-        MechanismExample(GeometricMechanism(2.0).thresholded(4), 3, atoms=(0, 1)),
-    ]
+    laplace, geometric = LaplaceMechanism(2.0), GeometricMechanism(2.0)
+    pairs = (laplace.thresholded(4.0), 5.0), (geometric.thresholded(4), 3)
+    return [MechanismExample(mechanism, at, atoms=(0, 1)) for mechanism, at in pairs]
 
 
 register_mechanism(SuppressedMechanism, examples=_suppressed_examples, how="suppressed")

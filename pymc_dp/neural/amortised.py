@@ -23,7 +23,7 @@ from pymc_dp.graphs.draws import entry_labels, result
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.checks import check_attainable
 from pymc_dp.neural.fit import read_problem
-from pymc_dp.neural.noise import GradedNoise
+from pymc_dp.neural.noise import GradedNoise, checked_levels
 from pymc_dp.neural.problem import Problem
 from pymc_dp.neural.run import Run, check_counts, supported_draws, warn_of_leakage, warn_of_range
 from pymc_dp.neural.settings import Training
@@ -267,7 +267,7 @@ class AmortisedPosterior:
         if np.ndim(epsilon):
             raise ValueError(f"epsilon={epsilon!r}: write the level of the release, one number")
         check_counts(draws=draws, chains=chains)
-        level = _checked_levels(self.noise, [epsilon])
+        level = checked_levels(self.noise, [epsilon])
         [channel] = self.problem.channels
         if observed is None and np.any(np.isnan(self.problem.observed)):
             raise ValueError("observed= is needed: what amortise was given has no release")
@@ -374,7 +374,7 @@ class AmortisedPosterior:
             Values of all parameters by name; drawn from the prior if None.
         """
         rng = get_random_generator(random_seed, copy=False)
-        levels = _checked_levels(self.noise, np.broadcast_to(epsilon, count))
+        levels = checked_levels(self.noise, np.broadcast_to(epsilon, count))
         theta, statistic = self._confidential(count, rng, given)
         return theta, self.noise.release(statistic, levels, rng)
 
@@ -421,7 +421,7 @@ class AmortisedPosterior:
         """
         check_counts(replicates=replicates, draws=draws)
         rng = get_random_generator(random_seed)
-        levels = _checked_levels(self.noise, epsilon)
+        levels = checked_levels(self.noise, epsilon)
         names = ("sd", "width", "coverage", "rmse")
         measures = np.empty((len(names), len(levels), len(self.labels)))
         theta, statistic = self._confidential(replicates, rng, given)
@@ -440,15 +440,3 @@ class AmortisedPosterior:
             coords={"epsilon": levels, "parameter": self.labels},
             attrs={"prob": prob, "replicates": replicates},
         )
-
-
-def _checked_levels(noise, epsilon: ArrayLike) -> np.ndarray:
-    levels = np.atleast_1d(np.asarray(epsilon, "float64"))
-    low, high = noise.levels
-    wrong = ~((levels >= low * (1 - 1e-9)) & (levels <= high * (1 + 1e-9)))
-    if wrong.any():
-        raise ValueError(
-            f"epsilon={levels[wrong][0]:g}: the network knows levels from {low:g} to {high:g}; "
-            f"train one for a wider range with dp.neural.amortise(epsilon=...)"
-        )
-    return levels

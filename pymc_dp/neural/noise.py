@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from numpy.typing import ArrayLike
 from pytensor.compile.io import In
 from scipy.stats import qmc
 
@@ -396,3 +397,16 @@ def _sampler(mechanism: Mechanism, parameters: Sequence = (), mode: Any = "NUMBA
     inputs = [In(rng, mutable=True, borrow=True), s, *parameters]
     function = pytensor.function(inputs, released, on_unused_input="ignore", mode=mode)
     return lambda generator, *arrays: function(generator, *map(np.ascontiguousarray, arrays))
+
+
+def checked_levels(noise: GradedNoise, epsilon: ArrayLike) -> np.ndarray:
+    """Return privacy levels as an array; refuse those outside of the range of training."""
+    levels = np.atleast_1d(np.asarray(epsilon, "float64"))
+    low, high = noise.levels
+    wrong = ~((levels >= low * (1 - 1e-9)) & (levels <= high * (1 + 1e-9)))
+    if wrong.any():
+        raise ValueError(
+            f"epsilon={levels[wrong][0]:g}: the network knows levels from {low:g} to {high:g}; "
+            f"train one for a wider range with dp.neural.amortise(epsilon=...)"
+        )
+    return levels
