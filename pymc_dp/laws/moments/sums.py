@@ -25,7 +25,7 @@ from pymc_dp.mechanisms.arguments import as_float
 
 # The relative difference of E x^4 and (E x)^4, about 6 var(x) / (E x)^2. Below this, rounding
 # leaves less than three digits of the fourth central moment.
-_LEAST_SPREAD = 2e-6
+LEAST_SPREAD = 2e-6
 _FARTHEST = 30.0  # bound on |log(spread / spread at the start of a search)|
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_dp.laws.moments.sums import _LEAST_SPREAD, RowLaw, RowSums, feature_products
+from pymc_dp.laws.moments.sums import LEAST_SPREAD, RowLaw, RowSums, feature_products
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def read_moments(fourth) -> CovariateMoments:
                 f"indices: np.einsum('ni,nj,nk,nl->ijkl', x, x, x, x) / len(x) does, of rows (1, x)"
             )
     for k in range(1, d):
-        if abs(fourth[k, k, k, k] - fourth[0, 0, 0, k] ** 4) < _LEAST_SPREAD * powers[k]:
+        if abs(fourth[k, k, k, k] - fourth[0, 0, 0, k] ** 4) < LEAST_SPREAD * powers[k]:
             raise ValueError(
                 f"moments=: the covariate {k} is so far from zero against its spread that no "
                 f"digits of it are left in E x^4 = {fourth[k, k, k, k]:g}. Write the model for the "

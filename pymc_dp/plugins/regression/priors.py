@@ -114,7 +114,7 @@ class NormalWishart:
 ConjugateLaw = NormalInverseGamma | NormalWishart
 
 
-def _read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> NormalInverseGamma:
+def read_prior(model: pm.Model, means, sigma: TensorVariable, link: Link) -> NormalInverseGamma:
     """Read the prior of the variables in the mean and standard deviation of a Normal variable."""
     name = link.rv.name
     variance = sigma**2
@@ -181,7 +181,7 @@ def _shape(rv: TensorVariable) -> tuple[int, ...]:
     return shape
 
 
-def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
+def map_of_coefficients(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
     """Read scalars as linear functions of entries of variables."""
 
     def leaf(variable: Variable) -> Polynomial | None:
@@ -212,7 +212,7 @@ def _linear_map(graphs, entries, link: Link) -> tuple[np.ndarray, np.ndarray]:
     return matrix, offset
 
 
-def _read_covariates(model: pm.Model, rows: Rows, links):
+def read_covariates(model: pm.Model, rows: Rows, links):
     """Return the known law of the covariates, or the conjugate prior of their law."""
     mean, root = rows.law(links)
     known_mean, known_root = map(known_value, (mean, root))
@@ -227,8 +227,8 @@ def _read_covariates(model: pm.Model, rows: Rows, links):
             "pm.MvNormal with a Wishart precision"
         )
     location = link.rv.owner.op.dist_params(link.rv.owner)[0].squeeze()
-    prior = _read_prior(model, [location], link.sigma, link)
-    matrix, offset = _linear_map([location], prior.entries, link)
+    prior = read_prior(model, [location], link.sigma, link)
+    matrix, offset = map_of_coefficients([location], prior.entries, link)
     if matrix.shape != (1, 1) or matrix[0, 0] != 1.0 or offset[0] != 0.0:
         raise Declined(f"the mean of {link.rv.name!r} is no free variable")
     return prior

@@ -32,9 +32,9 @@ from pymc_dp.plugins.regression.kernels.tuning import proposal_shape, tune_propo
 from pymc_dp.plugins.regression.priors import (
     ConjugateLaw,
     NormalInverseGamma,
-    _linear_map,
-    _read_covariates,
-    _read_prior,
+    map_of_coefficients,
+    read_covariates,
+    read_prior,
 )
 from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.columns import Rows
@@ -97,15 +97,15 @@ def covered(reading: Reading) -> ConjugateRegression:
         raise Declined(f"{response.rv.name!r} is no response to the other columns")
     if rows.n < rows.width + 1:
         raise Declined(f"{rows.n} rows of {rows.width} columns are too few")
-    prior = _read_prior(model, response.coefficients, response.sigma, response)
-    matrix, offset = _linear_map(response.coefficients, prior.entries, response)
+    prior = read_prior(model, response.coefficients, response.sigma, response)
+    matrix, offset = map_of_coefficients(response.coefficients, prior.entries, response)
     if np.linalg.matrix_rank(matrix) < matrix.shape[1]:
         names = ", ".join(dict.fromkeys(repr(rv.name) for rv, _ in prior.entries))
         raise Declined(
             f"the coefficients of {response.rv.name!r} do not determine {names}: several values "
             f"give the same coefficients"
         )
-    covariate = _read_covariates(model, rows, covariates)
+    covariate = read_covariates(model, rows, covariates)
     drawn = [prior.variance, *(rv for rv, _ in prior.entries), *rows.records]
     if isinstance(covariate, ConjugateLaw):
         law_variables = covariate.variables
