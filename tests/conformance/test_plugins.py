@@ -78,10 +78,8 @@ def test_the_core_explains_without(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_core_samples_and_conforms_without(name, tmp_path):
     known = without(name, tmp_path)
-    for suite in ("conftest.py", "agreement.py", "chains.py", "models.py", "conformance"):
-        copy = shutil.copytree if suite == "conformance" else shutil.copy
-        (tmp_path / "tests").mkdir(exist_ok=True)
-        copy(ROOT / "tests" / suite, tmp_path / "tests" / suite)
+    shutil.copytree(ROOT / "tests", tmp_path / "tests")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     run = [sys.executable, "-c", MODEL, str(tmp_path), "sample"]
     subprocess.run(run, env=known, cwd=tmp_path, check=True)
     suites = [f"tests/conformance/test_{of}.py" for of in ("mechanisms", "laws", "conjugacy")]

@@ -450,3 +450,12 @@ def test_reference_posterior():
         sd = np.sqrt((joint * (p - mean) ** 2).sum() / evidence)
         np.testing.assert_allclose([mean, sd], [0.734793, 0.0950895], rtol=2e-6)
         np.testing.assert_allclose(np.log(evidence) - order, -67.8287, atol=1e-4)
+
+
+@pytest.mark.parametrize("truth_probability", [0.05, 0.5, 0.8])
+def test_reports_are_shown_and_are_not_log_concave(truth_probability):
+    assert not RandomizedResponse(truth_probability, 3).log_concave
+    counted = RandomizedResponse(truth_probability).counted(30)
+    table = counted._repr_html_()
+    assert "RandomizedResponseCount" in table
+    assert f"{truth_probability}" in table
