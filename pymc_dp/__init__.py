@@ -121,8 +121,7 @@ __all__ = [
     "thresholds",
 ]
 
-# Modules that are imported when a name is first used, as those of plugins are: they import
-# matplotlib, nutpie and joblib.
+# Modules that are imported when a name is first used: they import matplotlib, nutpie and joblib.
 _LAZY = {
     "neural": "neural",
     "plot_privacy": "studies.plots",

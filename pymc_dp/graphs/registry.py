@@ -29,11 +29,12 @@ class Registry[K: Hashable, T](dict[K, T]):
         """Register an object under each of the keys, or under itself; return it."""
         Registry.additions += 1
         for key in keys or (cast(K, thing),):
+            if self._order.get(key, order) != order:
+                del self[key]
             self[key] = thing
             self._order[key] = order
-        things = sorted(self.items(), key=lambda entry: self._order[entry[0]])
-        self.clear()
-        self.update(things)
+        for later in [key for key in self if self._order[key] > order]:
+            self[later] = self.pop(later)
         return thing
 
     def register(self, *keys: K, order: int = 0) -> Callable[[Any], Any]:
@@ -53,19 +54,13 @@ _OFFERED: dict[str, str] = {}  # public names, and the modules that they are imp
 def offer(package: str, **names: str) -> None:
     """Say which module of a package, a plugin, has a public name of `pymc_dp`.
 
-    The module is imported when the name is first used.
+    The package imports its modules, as each addition to a registry makes readings anew.
     """
     _OFFERED.update({name: f"{package}.{module}" for name, module in names.items()})
 
 
 def offered(name: str) -> Any:
-    """Import the public name that a plugin offers; an AttributeError if none does."""
+    """Return the public name that a plugin offers; an AttributeError if none does."""
     if name not in _OFFERED:
         raise AttributeError(f"pymc_dp has no {name!r}: no plugin offers it")
     return getattr(import_module(_OFFERED[name]), name)
-
-
-def import_offered() -> None:
-    """Import all public names of plugins, so that each plugin registers its objects."""
-    for module in dict.fromkeys(_OFFERED.values()):
-        import_module(module)

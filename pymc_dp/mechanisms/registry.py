@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_dp.graphs.registry import Registry, import_offered
+from pymc_dp.graphs.registry import Registry
 from pymc_dp.mechanisms.base import POSTPROCESSED, Mechanism
 
 
@@ -67,7 +67,6 @@ def register_mechanism(
 
 def registered_mechanisms() -> tuple[type[Mechanism], ...]:
     """Return the registered mechanism classes, those of plugins last."""
-    import_offered()
     return tuple(MECHANISMS)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -17,7 +18,7 @@ from pymc_dp.laws.sum_law import LAWS
 ROOT = Path(__file__).parents[2]
 PLUGINS = ROOT / "pymc_dp" / "plugins"
 NAMES = sorted(path.parent.name for path in PLUGINS.glob("*/__init__.py"))
-USERS = {"inversion": ["unknown_sizes"]}  # plugins that import another one
+USERS = run_path(str(ROOT / "run.py"))["USERS"]  # plugins that import another one
 
 # README's model, and what the core says of models that some plugin is for.
 MODEL = """

@@ -6,7 +6,7 @@ Costs   one evaluation a value; no latent variable of its own.
 Source  the module of each mechanism names its paper.
 """
 
-from pymc_dp.graphs.registry import offer
+from pymc_dp.graphs.registry import load, offer
 
 offer(
     __name__,
@@ -21,3 +21,4 @@ offer(
     TulapMechanism="staircase",
     UniformMechanism="uniform",
 )
+load(__name__)

@@ -6,7 +6,7 @@ Costs   the length of the statistic a density; records of few values are integra
 Source  McSherry & Talwar (2007); McKenna & Sheldon (2020); Smith (2011).
 """
 
-from pymc_dp.graphs.registry import offer
+from pymc_dp.graphs.registry import load, offer
 
 offer(
     __name__,
@@ -14,3 +14,4 @@ offer(
     NoisyMax="noisy_max",
     PrivateQuantile="private_quantile",
 )
+load(__name__)

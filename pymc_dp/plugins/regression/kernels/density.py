@@ -90,18 +90,19 @@ def posterior(model, u, theta, rss):
     Lambda_n is the precision of beta; mu_n is the mean of the coefficients.
     """
     shift, basis = theta - model.mean_theta, model.basis
-    crossed = basis.T @ u
-    root, proper = factor(crossed @ basis + model.precision, 0.0)
+    whole = len(model.precision) == theta.size  # the basis is the identity
+    of_beta = u if whole else np.ascontiguousarray(basis.T) @ (u @ basis)
+    root, proper = factor(of_beta + model.precision, 0.0)
     if not proper:
         root[:] = math.nan
-    if len(root) == theta.size:  # the basis is the identity
+    if whole:
         pull = model.precision @ shift
         half = solve_transposed(root, pull)
         # (U^-1 + Lambda_0^-1)^-1 = Lambda_0 - Lambda_0 Lambda_n^-1 Lambda_0, never negative
         quadratic = max(shift @ pull - half @ half, 0.0)
         away = solve_upper(root, half)
     else:
-        beta = solve_upper(root, solve_transposed(root, crossed @ shift))
+        beta = solve_upper(root, solve_transposed(root, basis.T @ (u @ shift)))
         away = shift - basis @ beta
         quadratic = away @ (u @ away) + beta @ (model.precision @ beta)
     return root, theta - away, model.shape + 0.5 * model.n, model.rate + 0.5 * (rss + quadratic)
@@ -162,7 +163,9 @@ def log_density(model, c, proposal, gradient):
     by_means, by_products = n * by_sums[:d], np.empty((d, d))
     spread_out(by_sums[d:], by_products)
     apart_of_mean = theta - center
-    of_beta = model.basis @ inverse(root) @ model.basis.T
+    of_beta = inverse(root)
+    if len(of_beta) < d:
+        of_beta = model.basis @ (of_beta @ np.ascontiguousarray(model.basis.T))
     by_u = -0.5 * a / b * apart_of_mean.reshape(-1, 1) * apart_of_mean - 0.5 * of_beta
     by_theta = -a / b * (u @ apart_of_mean)
     by_means[:p] += 2.0 * n * by_u[0, 1:]
