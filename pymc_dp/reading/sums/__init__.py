@@ -179,12 +179,17 @@ def additive(
     Declined
         Naming the op that makes it something else.
     """
-    reader, graph, back = _reader(expression, records)
-    reader.ledger.apart = {v for v, rv in back.items() if rv in apart}
-    try:
-        entries = reader.entries(graph)
-    except RecursionError:
-        raise Declined("its graph is too deep to be read") from None
+    for by_records in (True, False):
+        reader, graph, back = _reader(expression, records, by_records=by_records)
+        reader.ledger.apart = {v for v, rv in back.items() if rv in apart}
+        try:
+            entries = reader.entries(graph)
+            break
+        except RecursionError:
+            raise Declined("its graph is too deep to be read") from None
+        except Declined:
+            if not reader.operands.assumed:  # else there may be n statistics of n records
+                raise
     used = set(ancestors([e for e in entries.flat if isinstance(e, Variable)]))
     sums = [(s, m) for s, m in reader.ledger.maps.items() if s in used]
     public = [(s, g) for s, g in reader.ledger.graphs.items() if s in used]
@@ -285,9 +290,7 @@ def _rows(expression: TensorVariable, records: dict[TensorVariable, int]):
     return value.entries.reshape(value.entries.shape[1:]), back
 
 
-def _reader(
-    expression: TensorVariable, records: dict[TensorVariable, int], *, keep_axis: bool = False
-):
+def _reader(expression: TensorVariable, records: dict[TensorVariable, int], **options: bool):
     """Return a reader, the graph to read, and the random variable that each input stands for."""
     stand_ins = {}
     for rv in nearest_rvs([expression]):
@@ -301,7 +304,7 @@ def _reader(
     used = [rv for rv in records if rv in stand_ins]
     known = {stand_ins[rv]: _categories(rv) for rv in used}
     categories = {v: k for v, k in known.items() if k is not None}
-    reader = Reader([stand_ins[rv] for rv in used], max(records.values()), categories, keep_axis)
+    reader = Reader([stand_ins[rv] for rv in used], max(records.values()), categories, **options)
     return reader, graph, {v: rv for rv, v in stand_ins.items()}
 
 

@@ -27,17 +27,23 @@ class Public:
 
 
 class Operands:
-    """Makes tables of public values that are operands beside tables of the records."""
+    """Makes tables of public values that are operands beside tables of the records.
 
-    def __init__(self, ledger: Ledger):
+    A public axis of length n that meets statistics is taken for that of the records, unless
+    `by_records` is False; `assumed` says whether one was.
+    """
+
+    def __init__(self, ledger: Ledger, by_records: bool):
         self.ledger = ledger
+        self.by_records, self.assumed = by_records, False
         self._vectors: dict[tuple, TensorVariable] = {}
 
     def aligned(self, values: Sequence[Public | Table]) -> list[Table]:
         """Return operands as tables, with public vectors as rows where they meet the records."""
         axis, layout = common_layout([v for v in values if isinstance(v, Table)])
-        if axis is None:
+        if axis is None and self.by_records:
             axis = self._axis_of_public_rows(values)
+            self.assumed |= axis is not None
         if axis is None:
             return [self.aggregate(v) for v in values]
         tables = []

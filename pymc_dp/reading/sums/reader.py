@@ -55,6 +55,7 @@ class Reader:
     n : the number of records.
     categories : the number of values of records that are codes.
     keep_axis : whether a single record keeps its axis; if not, its values are sums.
+    by_records : whether a public axis of length n that meets statistics is that of the records.
     """
 
     def __init__(
@@ -63,10 +64,11 @@ class Reader:
         n: int,
         categories: dict[TensorVariable, int],
         keep_axis: bool = False,
+        by_records: bool = True,
     ):
         self.n = n
         self.ledger = Ledger(n, dict.fromkeys(records, True))
-        self.operands = Operands(self.ledger)
+        self.operands = Operands(self.ledger, by_records)
         self.centers = pt.vector("centers", dtype="float64")
         self.columns: list[tuple[TensorVariable, tuple[int, ...]]] = []
         self._categories = categories

@@ -250,6 +250,10 @@ STATISTICS = {
     ),
     "one by one": (lambda: pt.zeros(3)[1].inc(x.sum())[2].inc(x[:4].sum() - y.mean()), 3),
     "running totals": (lambda: pt.cumsum(x), N),
+    "as many combinations of running totals as records": (
+        lambda: pt.dot(np.tri(N) + np.eye(N), pt.cumsum(x)) - w,
+        N,
+    ),
     "a running total": (lambda: pt.cumsum(c)[3], 1),
     "sparse weights": (lambda: sparse_dot(SPARSE, x[:, None])[:, 0], 3),
     "sparse weights of truth": (lambda: sparse_dot(SPARSE, (X > 1).astype(float)), 9),
