@@ -29,7 +29,16 @@ from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.values import plain_function
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
-from pymc_dp.laws.sum_law import Change, Rung, SumLaw, change, is_rows, law_of, run_trials
+from pymc_dp.laws.sum_law import (
+    Change,
+    Rung,
+    SumLaw,
+    change,
+    check_approximation,
+    is_rows,
+    law_of,
+    run_trials,
+)
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.checks import check_values
 from pymc_dp.reading.fits import check_fits
@@ -117,10 +126,7 @@ def collapse(
     reading = read(model, "dp.collapse(model, to=...)")
     if to not in ("statistics", "marginal"):
         raise ValueError(f"to={to!r}: write to='statistics' or to='marginal'")
-    if approximate not in (None, "clt"):
-        raise ValueError(f"approximate={approximate!r}: write 'clt', or leave it out: exact")
-    if moments is not None and approximate is None:
-        raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
+    check_approximation(approximate, moments)
     check_fits(map(release_statistic, releases(reading.model)))
     check_values(reading.model)
     rung_reading = collapsed(reading, to, approximate, moments)

@@ -249,6 +249,17 @@ APPROXIMATIONS: Registry[str, Callable[[Any], Any]] = Registry()
 """By the name of an approximation, what checks its ``moments=``."""
 
 
+def check_approximation(approximate: str | None, moments: Any) -> None:
+    """Refuse an approximation that there is not, and moments that are none."""
+    names = " or ".join(map(repr, APPROXIMATIONS))
+    if approximate not in (None, *APPROXIMATIONS):
+        raise ValueError(f"approximate={approximate!r}: write {names}, or leave it out: exact")
+    if approximate is None and moments is not None:
+        raise ValueError(f"moments= is part of the approximation: write approximate={names} with it")
+    if approximate is not None and moments is not None and not isinstance(moments, str):
+        APPROXIMATIONS[approximate](moments)  # here, or each route would refuse them
+
+
 @once
 def facts_of(reading: Reading, group: Records) -> Facts:
     """Return what laws are chosen by, of some records."""

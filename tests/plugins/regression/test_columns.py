@@ -303,6 +303,20 @@ def test_refusals():
     refuses(model, "Wishart law, which has no marginal", "marginal")
     with pytest.raises(ValueError, match="moments= is part of the approximation"):
         dp.sample(model, moments=[0.1, 0.2, 0.3, 0.4])
+    with pm.Model() as latent:
+        m = pm.Normal("m")
+        dp.PrivateObservation("z", m, dp.LaplaceMechanism(1.0), observed=0.3)
+    for other, arguments in (
+        (latent, {}),
+        (model, {"step": pm.Metropolis([model["sigma2"]], model=model)}),
+        (model, {"var_names": ["x"]}),
+        (model, {"rung": "records"}),
+    ):
+        with pytest.raises(ValueError, match="approximate='clt' integrates rows of several"):
+            dp.sample(other, approximate="clt", **arguments, **QUIET)
+    unpublished = simple_regression(46, None, 10.0)
+    with pytest.raises(ValueError, match="moments= is part of the approximation"):
+        dp.sample(unpublished, moments="released", **QUIET)
     with pm.Model() as single:  # and has no exact collapse
         x = pm.Beta("x", 2.0, pm.Gamma("b", 1, 1), shape=10)
         sums = pt.stack([x.sum(), (x**2).sum()])
