@@ -167,10 +167,11 @@ def _exact(reading: Reading, to: Rung) -> Reading:
 
 def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
     model, groups = reading.model, integrable(reading)
-    if approximation and not any(map(is_rows, groups)):
+    if approximation and (others := [group for group in groups if not is_rows(group)]):
         raise ValueError(
-            "approximate='clt' is for rows of several columns, those of a regression say: leave it "
-            "out. dp.explain(model) says which exact routes are open for the records of this model"
+            f"approximate='clt' is for rows of several columns, those of a regression say, and the "
+            f"records {others[0].name!r} are none: leave it out. dp.explain(model) says which exact "
+            f"routes are open for the records of this model"
         )
     total = Change()
     for group in groups:

@@ -321,8 +321,12 @@ def test_refusals():
         x = pm.Beta("x", 2.0, pm.Gamma("b", 1, 1), shape=10)
         sums = pt.stack([x.sum(), (x**2).sum()])
         dp.PrivateObservation("z", sums, dp.LaplaceMechanism(1.0), observed=[0.3, 0.4])
-    match = r"is for rows of several columns, .*: leave it out\. dp.explain\(model\) says"
-    refuses(single, match, "statistics", error=ValueError, approximate="clt")
+    with simple_regression(*CIRRHOSIS) as beside:
+        w = pm.Normal("w", pm.Normal("m"), 1, shape=9)
+        dp.PrivateObservation("w_z", w.sum(), dp.LaplaceMechanism(1.0), observed=0.3)
+    for other, name in ((single, "x"), (beside, "w")):
+        match = rf"is for rows of several columns, .* the records '{name}' .*: leave it out"
+        refuses(other, match, "statistics", error=ValueError, approximate="clt")
 
 
 def test_misreadings_are_refused():
