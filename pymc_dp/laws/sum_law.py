@@ -146,7 +146,7 @@ class Facts:
     number_known : whether the records are written out, in a number that is no random variable.
     released : whether any record is part of a release.
     answers : whether answers of each record are released, each changed at random.
-    selection : a release that is made of all entries of its statistic together, if any.
+    selection : whether a release is made of all entries of its statistic together.
     """
 
     laws: tuple[Op, ...]
@@ -155,64 +155,55 @@ class Facts:
     number_known: bool
     released: bool
     answers: bool
-    selection: TensorVariable | None
+    selection: bool
 
 
-@dataclass(frozen=True)
+_WORDS = {  # of each fact, where it holds and where it does not
+    "single": ("of one variable", "of several variables"),
+    "rows": ("of several columns", "of one column"),
+    "number_known": ("of known number", "of unknown number"),
+    "released": ("that are released", "that no release is of"),
+    "answers": ("answers changed at random", "no such answers"),
+    "selection": ("behind a selection", ""),
+}
+
+
 class Takes:
     """Which records a law is for, as data: one that does not match `Facts` is not asked.
 
     Attributes
     ----------
     laws : classes of the records' laws, or a function dispatched on them that has to know each.
-    single, rows, number_known, released, answers : as in `Facts`; None where both will do.
-    selection : whether a release is a selection; None where both will do.
     approximate : whether the law takes the arguments of an approximation.
+    wanted : facts by name, each what it has to be; None where both will do, as it is for facts that
+        are not stated. Without a word on it no release is a selection.
     """
 
-    laws: tuple[type, ...] | Callable[..., Any] = (object,)
-    single: bool | None = None
-    rows: bool | None = None
-    number_known: bool | None = None
-    released: bool | None = None
-    answers: bool | None = None
-    selection: bool | None = False
-    approximate: bool = False
+    def __init__(
+        self,
+        laws: tuple[type, ...] | Callable[..., Any] = (object,),
+        approximate: bool = False,
+        **wanted: bool | None,
+    ):
+        self.laws, self.approximate = laws, approximate
+        self.wanted: dict[str, bool | None] = {"selection": False, **wanted}
 
     def match(self, facts: Facts) -> bool:
         """Whether the records are those that the law is for."""
-        wanted = self.laws
-        if isinstance(wanted, tuple):
-            known = all(isinstance(law, wanted) for law in facts.laws)
+        laws = self.laws
+        if isinstance(laws, tuple):
+            known = all(isinstance(law, laws) for law in facts.laws)
         else:
-            known = all(is_registered(wanted, law) for law in facts.laws)
-        return known and all(
-            mine is None or mine is fact
-            for mine, fact in (
-                (self.single, facts.single),
-                (self.rows, facts.rows),
-                (self.number_known, facts.number_known),
-                (self.released, facts.released),
-                (self.answers, facts.answers),
-                (self.selection, facts.selection is not None),
-            )
-        )
+            known = all(is_registered(laws, law) for law in facts.laws)
+        wanted = self.wanted.items()
+        return known and all(want in (None, getattr(facts, name)) for name, want in wanted)
 
     def __str__(self) -> str:
         """Say it in words, for `dp.explain`."""
         laws = self.laws if isinstance(self.laws, tuple) else self.laws.registry  # type: ignore[attr-defined]
-        words = {
-            "single": ("of one variable", "of several variables"),
-            "rows": ("of several columns", "of one column"),
-            "number_known": ("of known number", "of unknown number"),
-            "released": ("that are released", "that no release is of"),
-            "answers": ("answers changed at random", "no such answers"),
-            "selection": ("behind a selection", ""),
-        }
-        said = [yes if fact else no for name, (yes, no) in words.items()
-                if (fact := getattr(self, name)) is not None]  # fmt: skip
-        named = law_names(law for law in laws)
-        return ", ".join(filter(None, [named, *said])) or "any"
+        wanted = ((words, self.wanted.get(name)) for name, words in _WORDS.items())
+        said = [words[not want] for words, want in wanted if want is not None]
+        return ", ".join(filter(None, [law_names(laws), *said])) or "any"
 
 
 class Entry(NamedTuple):
@@ -276,8 +267,12 @@ def facts_of(reading: Reading, group: Records) -> Facts:
         number_known=not sums and numbers.isdisjoint(records),
         released=bounded or len(of_none) < len(statistics),
         answers=any(map(is_channel, released)),
-        selection=next((r for r in released if r.owner.op.mechanism.statistic_ndim), None),
+        selection=any(map(_is_selection, released)),
     )
+
+
+def _is_selection(release: TensorVariable) -> bool:
+    return bool(release.owner.op.mechanism.statistic_ndim)
 
 
 @once
@@ -291,11 +286,12 @@ def law_of(reading: Reading, group: Records, approximate: bool = False) -> SumLa
         except Declined as reason:
             reasons.append(reason)
     names = " and ".join(repr(rv.name) for rv in group.records)
-    if facts.selection is not None:
-        kind = type(facts.selection.owner.op.mechanism).__name__
+    if facts.selection:
+        chosen = next(filter(_is_selection, releases_of(reading.model, group.records)))
+        kind = type(chosen.owner.op.mechanism).__name__
         reasons.append(
             Declined(
-                f"the release {facts.selection.name!r} is made by {kind} of all its statistic "
+                f"the release {chosen.name!r} is made by {kind} of all its statistic "
                 f"together: records {names} are integrated out of that where it is a function of "
                 f"how many have each of a few values, Bernoulli and Categorical ones, or of how "
                 f"many lie below public numbers, (x < c).sum()",
@@ -351,7 +347,7 @@ def change(reading: Reading, group: Records, to: Rung, **approximation: Any) -> 
         options = approximation if approximate else {}
         return (law.latents if to == "statistics" else law.integrated)(**options)
     except Declined as reason:
-        if to == "statistics" or approximate or facts.selection is not None:
+        if to == "statistics" or approximate or facts.selection:
             raise
         reason.near = max(1, reason.near) if is_read else reason.near
         others: list[Exception] = []
