@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import xarray as xr
@@ -206,29 +206,21 @@ class Takes:
         return ", ".join(filter(None, [law_names(laws), *said])) or "any"
 
 
-class Entry(NamedTuple):
-    """A law of `LAWS`, with the records that it takes: any of several kinds of them."""
-
-    phase: Phase
-    takes: tuple[Takes, ...]
-    law: type[SumLaw]
-
-
-class Laws(Registry[type[SumLaw], Entry]):
-    """Laws of what was released of records, by phase."""
+class Laws(Registry[tuple[Phase, type[SumLaw]], tuple[Takes, ...]]):
+    """Laws of what was released of records, in the order of their phases; what each takes."""
 
     def register(self, phase: Phase, *takes: Takes):  # type: ignore[override]
         """Register a class of `SumLaw`, which is asked where any of `takes` matches."""
 
         def register(law):
-            self.add(Entry(phase, takes or (Takes(),), law), law, order=phase)
+            self.add(takes or (Takes(),), (phase, law), order=phase)
             return law
 
         return register
 
     def matching(self, facts: Facts, *, fallback: bool, approximate: bool = False):
         """Yield the laws that take some records, in the order of their phases."""
-        for phase, takes, law in self.values():
+        for (phase, law), takes in self.items():
             if (phase is Phase.FALLBACK) == fallback and any(
                 own.match(facts) and own.approximate >= approximate for own in takes
             ):
@@ -302,7 +294,7 @@ def law_of(reading: Reading, group: Records, approximate: bool = False) -> SumLa
     if any(map(str, reasons)):
         raise nearest(reasons)
     follow = law_names(type(rv.owner.op) for rv in group.records)
-    known = ", ".join(filter(None, (law.named() for law in LAWS)))
+    known = ", ".join(filter(None, (law.named() for _, law in LAWS)))
     nothing = f"the records {names} follow {follow}: there are laws of sums over {known} records"
     raise Declined(nothing, near=-1)
 

@@ -201,6 +201,8 @@ class NoisyRows(Integrated):
         return results
 
 
+# The fallback is for rows that another law reads, and has no marginal for: one released twice.
+@LAWS.register(Phase.FALLBACK, Takes((NormalRV, MvNormalRV)))
 @LAWS.register(Phase.ROWS, Takes((NormalRV, MvNormalRV)))
 @dataclass(frozen=True, eq=False)
 class RowsOneByOne(SumLaw):
@@ -281,11 +283,6 @@ class RowsOneByOne(SumLaw):
             change.replaced[release] = integrated_release(law, mechanism, *parameters)
             *_, (*_, columns) = law.observed(release, mechanism, *parameters)
         return change
-
-
-@LAWS.register(Phase.FALLBACK, Takes((NormalRV, MvNormalRV)))
-class ReleasedAgain(RowsOneByOne):
-    """Rows that another law reads, and has no marginal for: one column, released twice."""
 
 
 def _vectors(release: TensorVariable, records, n: int) -> list[TensorVariable]:
