@@ -114,12 +114,24 @@ class SumLaw(ABC):
         """Integrate the statistics out: the rung "marginal"."""
         raise Declined
 
-    def held(self, moments: Any) -> dict[str, str]:
-        """Return variables that an approximation reads as numbers: by name, the data behind each.
+
+class Approximation(ABC):
+    """A law of what was released of records that is not exact, which users ask for by name."""
+
+    @abstractmethod
+    def check(self, moments: Any) -> None:
+        """Refuse what can be no ``moments=``."""
+
+    @abstractmethod
+    def change(self, reading: Reading, group: Records, to: Rung, moments: Any) -> Change:
+        """Return what a rung changes for some records; see `change`."""
+
+    @abstractmethod
+    def held(self, reading: Reading, group: Records, moments: Any) -> dict[str, str]:
+        """Return variables that are read as numbers: by name, the data behind each.
 
         `dp.collapse` declines them: `pm.set_data` would not reach the numbers in its model.
         """
-        return {}
 
 
 class Phase(IntEnum):
@@ -174,7 +186,6 @@ class Takes:
     Attributes
     ----------
     laws : classes of the records' laws, or a function dispatched on them that has to know each.
-    approximate : whether the law takes the arguments of an approximation.
     wanted : facts by name, each what it has to be; None where both will do, as it is for facts that
         are not stated. Without a word on it no release is a selection.
     """
@@ -182,10 +193,9 @@ class Takes:
     def __init__(
         self,
         laws: tuple[type, ...] | Callable[..., Any] = (object,),
-        approximate: bool = False,
         **wanted: bool | None,
     ):
-        self.laws, self.approximate = laws, approximate
+        self.laws = laws
         self.wanted: dict[str, bool | None] = {"selection": False, **wanted}
 
     def match(self, facts: Facts) -> bool:
@@ -218,18 +228,15 @@ class Laws(Registry[tuple[Phase, type[SumLaw]], tuple[Takes, ...]]):
 
         return register
 
-    def matching(self, facts: Facts, *, fallback: bool, approximate: bool = False):
+    def matching(self, facts: Facts, *, fallback: bool):
         """Yield the laws that take some records, in the order of their phases."""
         for (phase, law), takes in self.items():
-            if (phase is Phase.FALLBACK) == fallback and any(
-                own.match(facts) and own.approximate >= approximate for own in takes
-            ):
+            if (phase is Phase.FALLBACK) == fallback and any(own.match(facts) for own in takes):
                 yield law
 
 
 LAWS = Laws()
-APPROXIMATIONS: Registry[str, Callable[[Any], Any]] = Registry()
-"""By the name of an approximation, what checks its ``moments=``."""
+APPROXIMATIONS: Registry[str, Approximation] = Registry()
 
 
 def check_approximation(approximate: str | None, moments: Any) -> None:
@@ -238,9 +245,11 @@ def check_approximation(approximate: str | None, moments: Any) -> None:
     if approximate not in (None, *APPROXIMATIONS):
         raise ValueError(f"approximate={approximate!r}: write {names}, or leave it out: exact")
     if approximate is None and moments is not None:
-        raise ValueError(f"moments= is part of the approximation: write approximate={names} with it")
-    if approximate is not None and moments is not None and not isinstance(moments, str):
-        APPROXIMATIONS[approximate](moments)  # here, or each route would refuse them
+        raise ValueError(
+            f"moments= is part of the approximation: write approximate={names} with it"
+        )
+    if approximate is not None:
+        APPROXIMATIONS[approximate].check(moments)  # here, or each route would refuse them
 
 
 @once
@@ -268,11 +277,11 @@ def _is_selection(release: TensorVariable) -> bool:
 
 
 @once
-def law_of(reading: Reading, group: Records, approximate: bool = False) -> SumLaw:
+def law_of(reading: Reading, group: Records) -> SumLaw:
     """Return the first law that reads some records; say why the one that came nearest does not."""
     reasons: list[Exception] = []
     facts = facts_of(reading, group)
-    for law in LAWS.matching(facts, fallback=False, approximate=approximate):
+    for law in LAWS.matching(facts, fallback=False):
         try:
             return law.read(reading, group)
         except Declined as reason:
@@ -330,16 +339,14 @@ def notes(reading: Reading) -> list[str]:
     return sentences
 
 
-def change(reading: Reading, group: Records, to: Rung, **approximation: Any) -> Change:
+def change(reading: Reading, group: Records, to: Rung) -> Change:
     """Return what a rung changes for some records; refuse by name what no law covers."""
-    approximate, is_read = approximation.get("approximate") is not None, False
-    facts = facts_of(reading, group)
+    facts, is_read = facts_of(reading, group), False
     try:
-        law, is_read = law_of(reading, group, approximate), True
-        options = approximation if approximate else {}
-        return (law.latents if to == "statistics" else law.integrated)(**options)
+        law, is_read = law_of(reading, group), True
+        return law.latents() if to == "statistics" else law.integrated()
     except Declined as reason:
-        if to == "statistics" or approximate or facts.selection:
+        if to == "statistics" or facts.selection:
             raise
         reason.near = max(1, reason.near) if is_read else reason.near
         others: list[Exception] = []

@@ -8,8 +8,8 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.ladder.collapse import integrable
+from pymc_dp.plugins.regression.central_limit import covariate_moments
 from pymc_dp.plugins.regression.clt import read_moments
-from pymc_dp.plugins.regression.columns import covariate_moments
 from pymc_dp.plugins.regression.route import box
 from pymc_dp.reading.columns import read_rows
 from pymc_dp.reading.model import Reading
