@@ -106,11 +106,11 @@ class SumLaw(ABC):
         """
         return None
 
-    def latents(self) -> Change:
+    def statistics(self) -> Change:
         """Keep the statistics as latent variables: the rung "statistics"."""
         raise Declined
 
-    def integrated(self) -> Change:
+    def marginal(self) -> Change:
         """Integrate the statistics out: the rung "marginal"."""
         raise Declined
 
@@ -344,7 +344,7 @@ def change(reading: Reading, group: Records, to: Rung) -> Change:
     facts, is_read = facts_of(reading, group), False
     try:
         law, is_read = law_of(reading, group), True
-        return law.latents() if to == "statistics" else law.integrated()
+        return law.statistics() if to == "statistics" else law.marginal()
     except Declined as reason:
         if to == "statistics" or facts.selection:
             raise
@@ -352,7 +352,7 @@ def change(reading: Reading, group: Records, to: Rung) -> Change:
         others: list[Exception] = []
         for resort in LAWS.matching(facts, fallback=True):
             try:
-                found = resort.read(reading, group).integrated()
+                found = resort.read(reading, group).marginal()
                 kept = bare(reason)
                 found.trials = [partial(_last_resort, trial, kept) for trial in found.trials]
                 return found

@@ -252,14 +252,14 @@ class RowsOneByOne(SumLaw):
         """See `SumLaw.describe`."""
         return f"each of {self.n} rows of {self.group.name}"
 
-    def latents(self):
-        """See `SumLaw.latents`."""
+    def statistics(self):
+        """See `SumLaw.statistics`."""
         raise Declined(
             f"the rows of {', '.join(repr(rv.name) for rv in self.group.records)} are released one "
             f"by one: there is no shorter statistic than these. Integrate them out: to='marginal'"
         )
 
-    def integrated(self):
+    def marginal(self):
         """Integrate the rows out of their releases, each given those before it."""
         records, model, change = self.group.records, self.reading.model, Change()
         columns = Columns([], {})

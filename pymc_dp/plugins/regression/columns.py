@@ -40,13 +40,13 @@ class Columns(JointRows):
             )
         return ", ".join(entries)
 
-    def latents(self):
+    def statistics(self):
         """Keep the sample mean and covariance matrix of the rows, as functions of latents."""
         _require_rows(self.rows)
-        return super().latents()
+        return super().statistics()
 
-    def integrated(self):
-        """See `SumLaw.integrated`."""
+    def marginal(self):
+        """See `SumLaw.marginal`."""
         self.rows.law()  # raises, with the reason, if they have none
         raise Declined(
             f"the sums over the rows {self.rows.name!r} follow a Wishart law, which has no "
