@@ -99,14 +99,7 @@ def _columns(reading: Reading, group: Records) -> Columns:
             f"records {group.name!r} are none: leave it out. dp.explain(model) says which exact "
             f"routes are open for the records of this model"
         )
-    columns = Columns.read(reading, group)
-    for release in columns.rows.releases:
-        if release.mechanism.statistic_ndim:
-            raise Declined(
-                f"the release {release.name!r} is made by {type(release.mechanism).__name__} of "
-                f"all its statistic together: approximate='clt' is for sums that are released"
-            )
-    return columns
+    return Columns.read(reading, group)
 
 
 def _statistics(columns: Columns, clt: _Clt, used: tuple[RowRelease, ...]) -> Change:
