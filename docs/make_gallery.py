@@ -307,7 +307,7 @@ def laws_of_sums() -> list[type]:
     """Return the registered laws of what is released of many records, families first."""
     return [
         *FAMILIES,
-        *(e.law for e in LAWS.values() if e.law is not OfSums and e.phase < Phase.FALLBACK),
+        *(law for phase, law in LAWS if law is not OfSums and phase < Phase.FALLBACK),
         Inverted,
     ]
 

@@ -13,7 +13,6 @@ from pymc_dp.distributions import (
     Skellam,
     TruncatedGammaMixture,
 )
-from pymc_dp.graphs.registry import offered
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.recover import predict_records, recover
 from pymc_dp.mechanisms import (
@@ -43,23 +42,22 @@ from pymc_dp.step_methods import (
 
 if TYPE_CHECKING:
     from pymc_dp import neural, studies
-    from pymc_dp.plugins.factorization.model import poisson_factorization
-    from pymc_dp.plugins.factorization.step import FactorizationGibbs
-    from pymc_dp.plugins.rare_noise.binomial import BinomialMechanism
-    from pymc_dp.plugins.rare_noise.bounded_laplace import (
+    from pymc_dp.plugins.factorization import FactorizationGibbs, poisson_factorization
+    from pymc_dp.plugins.rare_noise import (
+        BinomialMechanism,
         BoundedLaplaceMechanism,
+        CauchyMechanism,
         FoldedLaplaceMechanism,
+        RandomRounding,
+        SnappingMechanism,
+        StaircaseMechanism,
+        StudentTMechanism,
+        TulapMechanism,
+        UniformMechanism,
     )
-    from pymc_dp.plugins.rare_noise.random_rounding import RandomRounding
-    from pymc_dp.plugins.rare_noise.snapping import SnappingMechanism
-    from pymc_dp.plugins.rare_noise.staircase import StaircaseMechanism, TulapMechanism
-    from pymc_dp.plugins.rare_noise.student_t import CauchyMechanism, StudentTMechanism
-    from pymc_dp.plugins.rare_noise.uniform import UniformMechanism
-    from pymc_dp.plugins.regression.sensitivity import regression_sensitivity
-    from pymc_dp.plugins.reports.mechanism import RandomizedResponse
-    from pymc_dp.plugins.selections.noisy_max import NoisyMax
-    from pymc_dp.plugins.selections.private_quantile import PrivateQuantile
-    from pymc_dp.plugins.selections.selection import ExponentialMechanism
+    from pymc_dp.plugins.regression import regression_sensitivity
+    from pymc_dp.plugins.reports import RandomizedResponse
+    from pymc_dp.plugins.selections import ExponentialMechanism, NoisyMax, PrivateQuantile
     from pymc_dp.studies.plots import plot_privacy
     from pymc_dp.studies.release_plot import plot_release
 
@@ -134,12 +132,12 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         module = import_module(f"{__name__}.{_LAZY[name]}")
         return getattr(module, name, module)
-    return offered(name)
+    raise AttributeError(f"pymc_dp has no {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-import_module(f"{__name__}.plugins")
+globals().update(import_module(f"{__name__}.plugins").PUBLIC)
 register_steps()

@@ -18,7 +18,7 @@ from pymc_dp.graphs.interrupts import interruptible
 from pymc_dp.graphs.stages import Stages
 from pymc_dp.ladder.collapse import gone_names, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
-from pymc_dp.laws.sum_law import APPROXIMATIONS, notes
+from pymc_dp.laws.sum_law import check_approximation, notes
 from pymc_dp.mechanisms.checks import check_attainable
 from pymc_dp.reading.checks import check_transform, check_values
 from pymc_dp.reading.fits import check_fits
@@ -130,8 +130,7 @@ def sample(
         if wrong:
             raise ValueError(f"method={method!r} does not take {', '.join(wrong)}: leave it out")
         return getattr(import_module("pymc_dp.neural"), method)(model, **kwargs)
-    if approximate not in (None, "clt"):
-        raise ValueError(f"approximate={approximate!r}: write 'clt', or leave it out: exact")
+    check_approximation(approximate, moments)
     if rung not in ("auto", "records", "statistics", "marginal"):
         raise ValueError(f"rung={rung!r}: write 'auto', 'records', 'statistics' or 'marginal'")
     for release in releases(model):
@@ -192,18 +191,20 @@ def _by_best_route(
 ) -> tuple[DataTree, str]:
     """Sample; return the draws, and advice in case that the chains have not mixed."""
     options: dict[str, Any] = {} if approximate is None else {"moments": moments}
-    if approximate is None and moments is not None:
-        raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
-    if approximate is not None and moments is not None and not isinstance(moments, str):
-        APPROXIMATIONS[approximate](moments)  # checked here, or each route would refuse them
     records = {rv.name for rv in privatized(reading)}
+    wanted = records & set(kwargs.get("var_names") or ())
+    with_records = wanted or rung == "records" or kwargs.get("step") is not None
+    if approximate is not None and (with_records or not records):
+        raise ValueError(
+            f"approximate={approximate!r} integrates rows of several columns out: it is for models "
+            f"that have them, without step=, rung='records' and records in var_names="
+        )
     if kwargs.get("step") is not None:
         reading = Reading(model)  # the steps refer to variables of the user's model, not of a copy
     elif kwargs.get("initvals"):  # keys may be variables of the user's model: use names
         kwargs["initvals"] = initial_values({}, kwargs["initvals"])
     if rung == "auto" and not records:
         return _as_written(reading, **kwargs), ""
-    wanted = records & set(kwargs.get("var_names") or ())
     by_nuts = not any(is_tagged(rv) for rv in privatized(reading) if rv.name in wanted)
     if rung == "auto" and wanted and by_nuts and kwargs.get("step") is None:
         rung = "records"  # values released one by one are moved as parameters

@@ -1,4 +1,4 @@
-"""Registries of objects by key, and public names that plugins offer."""
+"""Registries of objects by key."""
 
 from __future__ import annotations
 
@@ -46,21 +46,3 @@ def load(package: str) -> None:
     """Import every module of a package, so that each registers its objects."""
     for module in walk_packages(import_module(package).__path__, package + "."):
         import_module(module.name)
-
-
-_OFFERED: dict[str, str] = {}  # public names, and the modules that they are imported from
-
-
-def offer(package: str, **names: str) -> None:
-    """Say which module of a package, a plugin, has a public name of `pymc_dp`.
-
-    The package imports its modules, as each addition to a registry makes readings anew.
-    """
-    _OFFERED.update({name: f"{package}.{module}" for name, module in names.items()})
-
-
-def offered(name: str) -> Any:
-    """Return the public name that a plugin offers; an AttributeError if none does."""
-    if name not in _OFFERED:
-        raise AttributeError(f"pymc_dp has no {name!r}: no plugin offers it")
-    return getattr(import_module(_OFFERED[name]), name)

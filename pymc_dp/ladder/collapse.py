@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -29,7 +29,16 @@ from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.values import plain_function
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
-from pymc_dp.laws.sum_law import Change, Rung, SumLaw, change, is_rows, law_of, run_trials
+from pymc_dp.laws.sum_law import (
+    APPROXIMATIONS,
+    Change,
+    Rung,
+    SumLaw,
+    change,
+    check_approximation,
+    law_of,
+    run_trials,
+)
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.checks import check_values
 from pymc_dp.reading.fits import check_fits
@@ -117,15 +126,12 @@ def collapse(
     reading = read(model, "dp.collapse(model, to=...)")
     if to not in ("statistics", "marginal"):
         raise ValueError(f"to={to!r}: write to='statistics' or to='marginal'")
-    if approximate not in (None, "clt"):
-        raise ValueError(f"approximate={approximate!r}: write 'clt', or leave it out: exact")
-    if moments is not None and approximate is None:
-        raise ValueError("moments= is part of the approximation: write approximate='clt' with it")
+    check_approximation(approximate, moments)
     check_fits(map(release_statistic, releases(reading.model)))
     check_values(reading.model)
     rung_reading = collapsed(reading, to, approximate, moments)
     if approximate is not None:
-        _check_held(reading, moments)
+        _check_held(reading, approximate, moments)
     try_densities(rung_reading)
     _warn_of_what_is_left_out(rung_reading.model)
     for note in what_goes(reading):
@@ -133,15 +139,15 @@ def collapse(
     return rung_reading.model
 
 
-def _check_held(reading: Reading, moments: Any) -> None:
+def _check_held(reading: Reading, approximate: str, moments: Any) -> None:
     """Decline moments that may change: `collapse` reads them once, `sample` at each call."""
     for group in integrable(reading):
-        for name, data in law_of(reading, group, True).held(moments).items():
+        for name, data in APPROXIMATIONS[approximate].held(reading, group, moments).items():
             raise Declined(
                 f"the moments of the covariates are read from {name!r}, which depends on {data!r}: "
                 f"a collapsed model holds them as numbers, and pm.set_data would not reach them. "
                 f"Write a number in the place of {data!r}, state moments= as an array, or call "
-                f"dp.sample(approximate='clt'), which reads them at each call"
+                f"dp.sample(approximate={approximate!r}), which reads them at each call"
             )
 
 
@@ -151,24 +157,20 @@ def collapsed(
     """Return the reading of the collapsed model; an exact rung is built once for each reading."""
     if approximate is None:
         return _exact(reading, to)
-    return _collapsed(reading, to, approximate=approximate, moments=moments)
+    changed = APPROXIMATIONS[approximate].change
+    return _collapsed(reading, to, lambda group: changed(reading, group, to, moments))
 
 
 @once
 def _exact(reading: Reading, to: Rung) -> Reading:
-    return _collapsed(reading, to)
+    return _collapsed(reading, to, lambda group: change(reading, group, to))
 
 
-def _collapsed(reading: Reading, to: Rung, **approximation: Any) -> Reading:
+def _collapsed(reading: Reading, to: Rung, changed: Callable[[Records], Change]) -> Reading:
     model, groups = reading.model, integrable(reading)
-    if approximation and not any(map(is_rows, groups)):
-        raise ValueError(
-            "approximate='clt' is for rows of several columns, those of a regression say: leave it "
-            "out. dp.explain(model) says which exact routes are open for the records of this model"
-        )
     total = Change()
     for group in groups:
-        group_change = change(reading, group, to, **approximation)
+        group_change = changed(group)
         for name, part in vars(group_change).items():
             if name != "trials":
                 getattr(total, name).update(part)

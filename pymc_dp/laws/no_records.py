@@ -67,11 +67,11 @@ class NoRecords(SumLaw):
         """See `SumLaw.describe`."""
         return "of no records"
 
-    def latents(self):
+    def statistics(self):
         """Keep the noise only: there is no statistic of records."""
-        return self.integrated()
+        return self.marginal()
 
-    def integrated(self):
+    def marginal(self):
         """Keep the noise only."""
         change = Change()
         for release, value in self.values.items():

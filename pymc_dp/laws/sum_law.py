@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import xarray as xr
@@ -106,20 +106,32 @@ class SumLaw(ABC):
         """
         return None
 
-    def latents(self) -> Change:
+    def statistics(self) -> Change:
         """Keep the statistics as latent variables: the rung "statistics"."""
         raise Declined
 
-    def integrated(self) -> Change:
+    def marginal(self) -> Change:
         """Integrate the statistics out: the rung "marginal"."""
         raise Declined
 
-    def held(self, moments: Any) -> dict[str, str]:
-        """Return variables that an approximation reads as numbers: by name, the data behind each.
+
+class Approximation(ABC):
+    """A law of what was released of records that is not exact, which users ask for by name."""
+
+    @abstractmethod
+    def check(self, moments: Any) -> None:
+        """Refuse what can be no ``moments=``."""
+
+    @abstractmethod
+    def change(self, reading: Reading, group: Records, to: Rung, moments: Any) -> Change:
+        """Return what a rung changes for some records; see `change`."""
+
+    @abstractmethod
+    def held(self, reading: Reading, group: Records, moments: Any) -> dict[str, str]:
+        """Return variables that are read as numbers: by name, the data behind each.
 
         `dp.collapse` declines them: `pm.set_data` would not reach the numbers in its model.
         """
-        return {}
 
 
 class Phase(IntEnum):
@@ -146,7 +158,7 @@ class Facts:
     number_known : whether the records are written out, in a number that is no random variable.
     released : whether any record is part of a release.
     answers : whether answers of each record are released, each changed at random.
-    selection : a release that is made of all entries of its statistic together, if any.
+    selection : whether a release is made of all entries of its statistic together.
     """
 
     laws: tuple[Op, ...]
@@ -155,98 +167,89 @@ class Facts:
     number_known: bool
     released: bool
     answers: bool
-    selection: TensorVariable | None
+    selection: bool
 
 
-@dataclass(frozen=True)
+_WORDS = {  # of each fact, where it holds and where it does not
+    "single": ("of one variable", "of several variables"),
+    "rows": ("of several columns", "of one column"),
+    "number_known": ("of known number", "of unknown number"),
+    "released": ("that are released", "that no release is of"),
+    "answers": ("answers changed at random", "no such answers"),
+    "selection": ("behind a selection", ""),
+}
+
+
 class Takes:
     """Which records a law is for, as data: one that does not match `Facts` is not asked.
 
     Attributes
     ----------
     laws : classes of the records' laws, or a function dispatched on them that has to know each.
-    single, rows, number_known, released, answers : as in `Facts`; None where both will do.
-    selection : whether a release is a selection; None where both will do.
-    approximate : whether the law takes the arguments of an approximation.
+    wanted : facts by name, each what it has to be; None where both will do, as it is for facts that
+        are not stated. Without a word on it no release is a selection.
     """
 
-    laws: tuple[type, ...] | Callable[..., Any] = (object,)
-    single: bool | None = None
-    rows: bool | None = None
-    number_known: bool | None = None
-    released: bool | None = None
-    answers: bool | None = None
-    selection: bool | None = False
-    approximate: bool = False
+    def __init__(
+        self,
+        laws: tuple[type, ...] | Callable[..., Any] = (object,),
+        **wanted: bool | None,
+    ):
+        self.laws = laws
+        self.wanted: dict[str, bool | None] = {"selection": False, **wanted}
 
     def match(self, facts: Facts) -> bool:
         """Whether the records are those that the law is for."""
-        wanted = self.laws
-        if isinstance(wanted, tuple):
-            known = all(isinstance(law, wanted) for law in facts.laws)
+        laws = self.laws
+        if isinstance(laws, tuple):
+            known = all(isinstance(law, laws) for law in facts.laws)
         else:
-            known = all(is_registered(wanted, law) for law in facts.laws)
-        return known and all(
-            mine is None or mine is fact
-            for mine, fact in (
-                (self.single, facts.single),
-                (self.rows, facts.rows),
-                (self.number_known, facts.number_known),
-                (self.released, facts.released),
-                (self.answers, facts.answers),
-                (self.selection, facts.selection is not None),
-            )
-        )
+            known = all(is_registered(laws, law) for law in facts.laws)
+        wanted = self.wanted.items()
+        return known and all(want in (None, getattr(facts, name)) for name, want in wanted)
 
     def __str__(self) -> str:
         """Say it in words, for `dp.explain`."""
         laws = self.laws if isinstance(self.laws, tuple) else self.laws.registry  # type: ignore[attr-defined]
-        words = {
-            "single": ("of one variable", "of several variables"),
-            "rows": ("of several columns", "of one column"),
-            "number_known": ("of known number", "of unknown number"),
-            "released": ("that are released", "that no release is of"),
-            "answers": ("answers changed at random", "no such answers"),
-            "selection": ("behind a selection", ""),
-        }
-        said = [yes if fact else no for name, (yes, no) in words.items()
-                if (fact := getattr(self, name)) is not None]  # fmt: skip
-        named = law_names(law for law in laws)
-        return ", ".join(filter(None, [named, *said])) or "any"
+        wanted = ((words, self.wanted.get(name)) for name, words in _WORDS.items())
+        said = [words[not want] for words, want in wanted if want is not None]
+        return ", ".join(filter(None, [law_names(laws), *said])) or "any"
 
 
-class Entry(NamedTuple):
-    """A law of `LAWS`, with the records that it takes: any of several kinds of them."""
-
-    phase: Phase
-    takes: tuple[Takes, ...]
-    law: type[SumLaw]
-
-
-class Laws(Registry[type[SumLaw], Entry]):
-    """Laws of what was released of records, by phase."""
+class Laws(Registry[tuple[Phase, type[SumLaw]], tuple[Takes, ...]]):
+    """Laws of what was released of records, in the order of their phases; what each takes."""
 
     def register(self, phase: Phase, *takes: Takes):  # type: ignore[override]
         """Register a class of `SumLaw`, which is asked where any of `takes` matches."""
 
         def register(law):
-            self.add(Entry(phase, takes or (Takes(),), law), law, order=phase)
+            self.add(takes or (Takes(),), (phase, law), order=phase)
             return law
 
         return register
 
-    def matching(self, facts: Facts, *, fallback: bool, approximate: bool = False):
+    def matching(self, facts: Facts, *, fallback: bool):
         """Yield the laws that take some records, in the order of their phases."""
-        for phase, takes, law in self.values():
-            if (phase is Phase.FALLBACK) == fallback and any(
-                own.match(facts) and own.approximate >= approximate for own in takes
-            ):
+        for (phase, law), takes in self.items():
+            if (phase is Phase.FALLBACK) == fallback and any(own.match(facts) for own in takes):
                 yield law
 
 
 LAWS = Laws()
-APPROXIMATIONS: Registry[str, Callable[[Any], Any]] = Registry()
-"""By the name of an approximation, what checks its ``moments=``."""
+APPROXIMATIONS: Registry[str, Approximation] = Registry()
+
+
+def check_approximation(approximate: str | None, moments: Any) -> None:
+    """Refuse an approximation that there is not, and moments that are none."""
+    names = " or ".join(map(repr, APPROXIMATIONS))
+    if approximate not in (None, *APPROXIMATIONS):
+        raise ValueError(f"approximate={approximate!r}: write {names}, or leave it out: exact")
+    if approximate is None and moments is not None:
+        raise ValueError(
+            f"moments= is part of the approximation: write approximate={names} with it"
+        )
+    if approximate is not None:
+        APPROXIMATIONS[approximate].check(moments)  # here, or each route would refuse them
 
 
 @once
@@ -265,26 +268,31 @@ def facts_of(reading: Reading, group: Records) -> Facts:
         number_known=not sums and numbers.isdisjoint(records),
         released=bounded or len(of_none) < len(statistics),
         answers=any(map(is_channel, released)),
-        selection=next((r for r in released if r.owner.op.mechanism.statistic_ndim), None),
+        selection=any(map(_is_selection, released)),
     )
 
 
+def _is_selection(release: TensorVariable) -> bool:
+    return bool(release.owner.op.mechanism.statistic_ndim)
+
+
 @once
-def law_of(reading: Reading, group: Records, approximate: bool = False) -> SumLaw:
+def law_of(reading: Reading, group: Records) -> SumLaw:
     """Return the first law that reads some records; say why the one that came nearest does not."""
     reasons: list[Exception] = []
     facts = facts_of(reading, group)
-    for law in LAWS.matching(facts, fallback=False, approximate=approximate):
+    for law in LAWS.matching(facts, fallback=False):
         try:
             return law.read(reading, group)
         except Declined as reason:
             reasons.append(reason)
     names = " and ".join(repr(rv.name) for rv in group.records)
-    if facts.selection is not None:
-        kind = type(facts.selection.owner.op.mechanism).__name__
+    if facts.selection:
+        chosen = next(filter(_is_selection, releases_of(reading.model, group.records)))
+        kind = type(chosen.owner.op.mechanism).__name__
         reasons.append(
             Declined(
-                f"the release {facts.selection.name!r} is made by {kind} of all its statistic "
+                f"the release {chosen.name!r} is made by {kind} of all its statistic "
                 f"together: records {names} are integrated out of that where it is a function of "
                 f"how many have each of a few values, Bernoulli and Categorical ones, or of how "
                 f"many lie below public numbers, (x < c).sum()",
@@ -295,7 +303,7 @@ def law_of(reading: Reading, group: Records, approximate: bool = False) -> SumLa
     if any(map(str, reasons)):
         raise nearest(reasons)
     follow = law_names(type(rv.owner.op) for rv in group.records)
-    known = ", ".join(filter(None, (law.named() for law in LAWS)))
+    known = ", ".join(filter(None, (law.named() for _, law in LAWS)))
     nothing = f"the records {names} follow {follow}: there are laws of sums over {known} records"
     raise Declined(nothing, near=-1)
 
@@ -331,22 +339,20 @@ def notes(reading: Reading) -> list[str]:
     return sentences
 
 
-def change(reading: Reading, group: Records, to: Rung, **approximation: Any) -> Change:
+def change(reading: Reading, group: Records, to: Rung) -> Change:
     """Return what a rung changes for some records; refuse by name what no law covers."""
-    approximate, is_read = approximation.get("approximate") is not None, False
-    facts = facts_of(reading, group)
+    facts, is_read = facts_of(reading, group), False
     try:
-        law, is_read = law_of(reading, group, approximate), True
-        options = approximation if approximate else {}
-        return (law.latents if to == "statistics" else law.integrated)(**options)
+        law, is_read = law_of(reading, group), True
+        return law.statistics() if to == "statistics" else law.marginal()
     except Declined as reason:
-        if to == "statistics" or approximate or facts.selection is not None:
+        if to == "statistics" or facts.selection:
             raise
         reason.near = max(1, reason.near) if is_read else reason.near
         others: list[Exception] = []
         for resort in LAWS.matching(facts, fallback=True):
             try:
-                found = resort.read(reading, group).integrated()
+                found = resort.read(reading, group).marginal()
                 kept = bare(reason)
                 found.trials = [partial(_last_resort, trial, kept) for trial in found.trials]
                 return found

@@ -120,7 +120,7 @@ class Family(ABC):
     """The law of sums over the records of one variable.
 
     A family gives the law of each entry of a release (`law_of`), from which both rungs are built.
-    A family whose entries are dependent overrides `latents` and `marginal`.
+    A family whose entries are dependent overrides `statistics` and `marginal`.
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ class Family(ABC):
         shown = of_weights(prefix, sums.law, statistic)
         return shown._replace(name=record_name) if statistic.is_one_by_one else shown
 
-    def latents(self, change: Change) -> dict[TensorVariable, Placed]:
+    def statistics(self, change: Change) -> dict[TensorVariable, Placed]:
         """Add latent variables to a change; return the entries of each release in terms of them."""
         rv = self.rv
         if not self.sums.beside and all(s.is_one_by_one for s in self.sums.statistics):
@@ -314,10 +314,10 @@ class OfSums(SumLaw):
         """See `SumLaw.describe`."""
         return ", ".join(family.describe(statistic) for family, statistic in self.parts(release))
 
-    def latents(self):
+    def statistics(self):
         """Keep the statistics as latent variables."""
         change = Change()
-        placed_by_family = [family.latents(change) for family in self.families]
+        placed_by_family = [family.statistics(change) for family in self.families]
         for release in self.releases:
             [(_, first), *more] = parts = self.parts(release)
             value: Any = pt.constant(first.offset)
@@ -335,7 +335,7 @@ class OfSums(SumLaw):
             change.replaced[release] = release_rv(value, release_mechanism(release))
         return change
 
-    def integrated(self):
+    def marginal(self):
         """Integrate the statistics out."""
         change = Change()
         for release in self.releases:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pymc_dp.graphs.registry import load, offered
+from pymc_dp.graphs.registry import load
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.custom import CustomMechanism
 from pymc_dp.mechanisms.discrete_gaussian import DiscreteGaussianMechanism
@@ -17,6 +17,7 @@ from pymc_dp.mechanisms.grids import (
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism
 from pymc_dp.mechanisms.registry import (
+    MECHANISMS,
     MechanismExample,
     mechanism_examples,
     register_mechanism,
@@ -49,4 +50,7 @@ load(__name__)
 
 def __getattr__(name: str) -> Any:
     """Return a mechanism of a plugin."""
-    return offered(name)
+    for mechanism in MECHANISMS:
+        if mechanism.__name__ == name:
+            return mechanism
+    raise AttributeError(f"pymc_dp.mechanisms has no {name!r}")

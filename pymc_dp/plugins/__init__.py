@@ -6,6 +6,10 @@ folder are found by themselves; one from outside is imported by its user, see do
 
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
-for _plugin in iter_modules(__path__, f"{__name__}."):
-    import_module(_plugin.name)
+PUBLIC: dict[str, Any] = {}  # what plugins list in `__all__`: names of `pymc_dp`
+
+for _module in iter_modules(__path__, f"{__name__}."):
+    _plugin = import_module(_module.name)
+    PUBLIC |= {name: getattr(_plugin, name) for name in getattr(_plugin, "__all__", ())}

@@ -112,8 +112,8 @@ class Rows:
             if link.intercept is None or link.slope is None or link.root is None:
                 raise Declined(
                     f"the records {link.rv.name!r} follow {law_name(link.rv)}: rows have an exact "
-                    f"law if they are jointly Normal. Sample with rung='records', or ask for the "
-                    f"central limit theorem with approximate='clt'"
+                    f"law if they are jointly Normal. Sample with rung='records', or ask for an "
+                    f"approximation, see approximate= of dp.sample"
                 )
             corner = pt.zeros_like(pt.matrix_transpose(link.slope))
             above = pt.concatenate([root, corner], axis=-1)

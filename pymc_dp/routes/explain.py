@@ -131,12 +131,8 @@ def explain(
 def _rules() -> Explanation:
     result = Explanation()
     rows = [
-        [
-            entry.phase.name.lower().replace("_", " "),
-            entry.law.__name__,
-            "; or ".join(map(str, entry.takes)),
-        ]
-        for entry in LAWS.values()
+        [phase.name.lower().replace("_", " "), law.__name__, "; or ".join(map(str, takes))]
+        for (phase, law), takes in LAWS.items()
     ]
     result.tables.append(("Laws of released statistics", ["phase", "law", "records"], rows))
     return result

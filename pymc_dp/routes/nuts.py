@@ -130,21 +130,6 @@ def _statistics_plan(reading: Reading) -> Plan:
     return nuts_plan(reading, statistics, _STATISTICS, columns**2)
 
 
-def _clt_statistics(reading: Reading, moments) -> Plan:
-    statistics = collapsed(reading, "statistics", "clt", moments)
-    if any(r.owner.op.bounds is not None for r in releases(reading.model)):
-        raise Declined(
-            "the walls of bounds= stop NUTS: leave approximate= out, as the exact chain and the "
-            "routes on the records keep within them"
-        )
-    return nuts_plan(reading, statistics, "NUTS on sums by the central limit theorem")
-
-
-def _clt_marginal(reading: Reading, moments) -> Plan:
-    marginal = collapsed(reading, "marginal", "clt", moments)
-    return nuts_plan(reading, marginal, "NUTS by the central limit theorem")
-
-
 def _records(reading: Reading) -> Plan:
     model = reading.model
     discrete = [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]
@@ -182,22 +167,6 @@ def _sample_records(reading: Reading, **kwargs):
         return interrupted.sample(reading.model, **kwargs)
 
 
-ROUTES.add(
-    Route(
-        "NUTS on the sums, Normal by the central limit theorem",
-        "statistics",
-        _clt_statistics,
-        approximate="clt",
-    )
-)
-ROUTES.add(
-    Route(
-        "NUTS on the marginal, by the central limit theorem",
-        "marginal",
-        _clt_marginal,
-        approximate="clt",
-    )
-)
 ROUTES.add(Route(_MARGINAL, "marginal", _marginal_plan, usual={_MARGINAL: 1}))
 # Parameters mix slowly given latent sums where the released value is far in the tails.
 ROUTES.add(Route(_STATISTICS, "statistics", _statistics_plan, usual={_STATISTICS: 1}, handicap=3.0))

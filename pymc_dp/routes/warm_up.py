@@ -20,11 +20,15 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from pytensor.tensor.variable import TensorVariable
+from xarray import DataTree
 
+from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.shapes import lengths
+from pymc_dp.graphs.stages import stage
 from pymc_dp.reading.bounds import feasible_point
-from pymc_dp.routes.chain import by_name, notice_starts
+from pymc_dp.reading.model import Reading
+from pymc_dp.routes.chain import by_name, notice_starts, run
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 
 _TUNED = 10  # draws between changes of step sizes
@@ -157,3 +161,16 @@ def _draws_apart(draws: np.ndarray) -> float:
 
     effective = float(array_stats.ess(draws[None], chain_axis=0, draw_axis=1, method="mean"))
     return len(draws) / effective if effective > 0.0 else math.inf
+
+
+@once
+def _compiled(reading: Reading, kind: Callable[[Reading], TunedChain]) -> TunedChain:
+    stage("Compiling")
+    return kind(reading)
+
+
+def run_tuned(
+    reading: Reading, route: str, kind: Callable[[Reading], TunedChain], **kwargs: Any
+) -> DataTree:
+    """Run the chain of a kind for a model, which is compiled once; see `routes.chain.run`."""
+    return run(reading, route, _compiled(reading, kind), "sweeps", **kwargs)

@@ -14,6 +14,7 @@ import pytest
 import pymc_dp as dp
 from pymc_dp import laws
 from pymc_dp.laws.sum_law import LAWS
+from pymc_dp.plugins import PUBLIC
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = ROOT / "pymc_dp" / "plugins"
@@ -88,17 +89,20 @@ def test_the_core_samples_and_conforms_without(name, tmp_path):
     subprocess.run(run, env=known, cwd=tmp_path, check=True)
 
 
-def test_what_plugins_offer_is_public():
-    registry = import_module("pymc_dp.graphs.registry")
-    inner = {"RandomizedResponseCount", "ReportMatrix"}  # methods of mechanisms return them
-    assert set(registry._OFFERED) - inner <= set(dp.__all__)
+def test_names_of_plugins():
+    assert set(PUBLIC) <= set(dp.__all__)
+    for name in ("ReportMatrix", "RandomizedResponse"):
+        assert getattr(dp.mechanisms, name).__name__ == name
+    for module, name in ((dp.mechanisms, "regression_sensitivity"), (dp, "Typo")):
+        with pytest.raises(AttributeError, match=f"{module.__name__} has no '{name}'"):
+            getattr(module, name)
 
 
 def test_laws_of_a_plugin_are_where_one_looks():
-    for entry in LAWS.values():
-        _, package, *_, module = entry.law.__module__.split(".")
+    for _, law in LAWS:
+        _, package, *_, module = law.__module__.split(".")
         if package == "plugins":
-            assert module in ("law", "columns", "rows", "counted_rows"), entry.law
+            assert module in ("law", "columns", "rows", "counted_rows"), law
 
 
 def test_the_list_of_abilities_is_what_there_is():

@@ -19,6 +19,7 @@ import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.ladder import collapse as ladder
+from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.reading.frozen import read
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import routes
@@ -328,6 +329,15 @@ def test_variables(collapsed):
         assert m.named_vars_to_dims["before"] == ("group",)
         assert m.named_vars_to_dims["z"] == ("stat",)
         assert not any(hasattr(rv.tag, "dp_release") for rv in m.basic_RVs)
+
+
+def test_a_law_reads_its_records_once(model, monkeypatch):
+    reads, read_column = [], OneColumn.read
+    monkeypatch.setattr(OneColumn, "read", lambda *args: reads.append(1) or read_column(*args))
+    reading = Reading(model)
+    ladder.collapsed(reading, "marginal")
+    ladder.collapsible(reading)
+    assert reads == [1]
 
 
 def test_the_original_is_left_alone(model, collapsed):

@@ -33,7 +33,7 @@ def two_groups():
 
 def sample(model, **options):
     settings = {"draws": 4_000, "tune": 500, "chains": 2, "random_seed": 1} | QUIET
-    return records_chain._sample(Reading(model), **settings | options)["posterior"]
+    return records_chain._plan(Reading(model)).run(**settings | options)["posterior"]
 
 
 def test_two_groups_follow_their_joint_law():
@@ -87,7 +87,7 @@ def test_groups_of_different_laws_agree_with_the_steps():
 
 
 def test_draws_are_the_same_in_pieces():
-    chain = records_chain._chain(Reading(two_groups()))
+    chain = records_chain.RecordChain(Reading(two_groups()))
     found = []
     for sizes in ((40,), (7, 1, 32)):
         rng = np.random.default_rng(3)

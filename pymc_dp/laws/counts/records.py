@@ -94,7 +94,7 @@ class CountedRecords(SumLaw):
         kind = "a function of" if statistic.affine is None else "linear in"
         return f"{kind} the counts of {self.name}"
 
-    def latents(self):
+    def statistics(self):
         """Keep the counts as a latent variable."""
         change = Change()
         if self.binary:
@@ -112,7 +112,7 @@ class CountedRecords(SumLaw):
             change.replaced[release] = release_rv(statistic, release_mechanism(release))
         return change
 
-    def integrated(self):
+    def marginal(self):
         """Integrate the counts out."""
         if len(self.releases) > 1:
             raise Declined(

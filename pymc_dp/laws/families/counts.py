@@ -104,7 +104,7 @@ class Counts(Family):
             return groups_in_words("sum", statistic.sizes[statistic.own], name)
         return f"linear in the counts of {self.sizes.size} kinds of {name}"
 
-    def latents(self, change):
+    def statistics(self, change):
         """Keep the counts of the cells as a latent variable."""
         cells, name = self.sizes.size, self.rv.name
         if not self.is_shorter or cells > _MOST_LATENT_CELLS:

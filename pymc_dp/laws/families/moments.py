@@ -105,7 +105,7 @@ class Moments(Family):
         m, v = (p[groups] if p.type.ndim else p for p in (self.mean, self.variance))
         return law_of_moment(moment, m, v, n, shape=n.shape)
 
-    def latents(self, change):
+    def statistics(self, change):
         """Keep the means and variances as latent variables."""
         kept, placed = {}, {}
         for moment, transform in (("mean", None), ("variance", LogTransform())):

@@ -61,10 +61,10 @@ class Normal(Family):
         of_sum = law(self.sums.law, mean, pt.sqrt(variance + empty))
         return Entries(of_sum, np.ones(empty.size), statistic.offset, empty)
 
-    def latents(self, change):
-        """See `Family.latents`."""
+    def statistics(self, change):
+        """See `Family.statistics`."""
         if not self.is_joint:
-            return super().latents(change)
+            return super().statistics(change)
         [statistic] = self.sums.statistics
         mean, factor = self._joint()
         name, times, added = self.shown(statistic)

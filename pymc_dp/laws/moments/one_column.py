@@ -78,7 +78,7 @@ class OneColumn(SumLaw):
             )
         return law_of_moment(moment, column.mean, column.variance, column.n)
 
-    def latents(self):
+    def statistics(self):
         """Keep the sample mean and variance as latent variables."""
         column, change = self.column, Change()
         mean_name, variance_name = self.names
@@ -127,7 +127,7 @@ class OneColumn(SumLaw):
         moments = column.mean, column.variance, *of_both(noises)
         return draw_moments(self.names, moments, column.n, column.bounds, posterior, rng)
 
-    def integrated(self):
+    def marginal(self):
         """Integrate the sample mean and variance out."""
         column = self.column
         for release in column.releases:

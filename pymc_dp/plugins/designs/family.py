@@ -73,7 +73,7 @@ class Designs(Family):
         kinds = [f"{k} {name.replace('sum', 'sums', k > 1)}" for k, name in counts if k]
         return f"{' and '.join(kinds)} of {self.rv.name}"
 
-    def latents(self, change):
+    def statistics(self, change):
         """Keep the coordinates and the residual sums of squares as latent variables."""
         rv, form = self.rv, self._form()
         mu, sigma = (p.astype("float64") for p in rv.owner.op.dist_params(rv.owner))

@@ -6,8 +6,10 @@ Costs   rows times columns times factors a sweep.
 Source  Schein, Wu, Schofield, Zhou & Wallach (2019).
 """
 
-from pymc_dp.graphs.registry import load, offer
+from pymc_dp.graphs.registry import load
+from pymc_dp.plugins.factorization.model import poisson_factorization
+from pymc_dp.plugins.factorization.step import FactorizationGibbs
 
-offer(__name__, FactorizationGibbs="step", poisson_factorization="model")
+__all__ = ["FactorizationGibbs", "poisson_factorization"]
 
 load(__name__)

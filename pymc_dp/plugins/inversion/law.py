@@ -72,7 +72,7 @@ class ByInversion(SumLaw):
 class SumOfAll(ByInversion):
     """A sum over all records, which are alike."""
 
-    def integrated(self):
+    def marginal(self):
         """Integrate the records out."""
         records, released = self.records, self.released
         column, name = only_column(records, released)
@@ -86,7 +86,7 @@ class SumOfAll(ByInversion):
 class SumsByGroup(ByInversion):
     """Sums over groups of records, of one function of a record."""
 
-    def integrated(self):
+    def marginal(self):
         """Integrate the records out."""
         records, released = self.records, self.released
         part, sums = part_of(self.reading, released, records)

@@ -201,6 +201,8 @@ class NoisyRows(Integrated):
         return results
 
 
+# The fallback is for rows that another law reads, and has no marginal for: one released twice.
+@LAWS.register(Phase.FALLBACK, Takes((NormalRV, MvNormalRV)))
 @LAWS.register(Phase.ROWS, Takes((NormalRV, MvNormalRV)))
 @dataclass(frozen=True, eq=False)
 class RowsOneByOne(SumLaw):
@@ -250,14 +252,14 @@ class RowsOneByOne(SumLaw):
         """See `SumLaw.describe`."""
         return f"each of {self.n} rows of {self.group.name}"
 
-    def latents(self):
-        """See `SumLaw.latents`."""
+    def statistics(self):
+        """See `SumLaw.statistics`."""
         raise Declined(
             f"the rows of {', '.join(repr(rv.name) for rv in self.group.records)} are released one "
             f"by one: there is no shorter statistic than these. Integrate them out: to='marginal'"
         )
 
-    def integrated(self):
+    def marginal(self):
         """Integrate the rows out of their releases, each given those before it."""
         records, model, change = self.group.records, self.reading.model, Change()
         columns = Columns([], {})
@@ -281,11 +283,6 @@ class RowsOneByOne(SumLaw):
             change.replaced[release] = integrated_release(law, mechanism, *parameters)
             *_, (*_, columns) = law.observed(release, mechanism, *parameters)
         return change
-
-
-@LAWS.register(Phase.FALLBACK, Takes((NormalRV, MvNormalRV)))
-class ReleasedAgain(RowsOneByOne):
-    """Rows that another law reads, and has no marginal for: one column, released twice."""
 
 
 def _vectors(release: TensorVariable, records, n: int) -> list[TensorVariable]:

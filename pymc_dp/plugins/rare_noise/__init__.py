@@ -6,19 +6,29 @@ Costs   one evaluation a value; no latent variable of its own.
 Source  the module of each mechanism names its paper.
 """
 
-from pymc_dp.graphs.registry import load, offer
-
-offer(
-    __name__,
-    BinomialMechanism="binomial",
-    BoundedLaplaceMechanism="bounded_laplace",
-    CauchyMechanism="student_t",
-    FoldedLaplaceMechanism="bounded_laplace",
-    RandomRounding="random_rounding",
-    SnappingMechanism="snapping",
-    StaircaseMechanism="staircase",
-    StudentTMechanism="student_t",
-    TulapMechanism="staircase",
-    UniformMechanism="uniform",
+from pymc_dp.graphs.registry import load
+from pymc_dp.plugins.rare_noise.binomial import BinomialMechanism
+from pymc_dp.plugins.rare_noise.bounded_laplace import (
+    BoundedLaplaceMechanism,
+    FoldedLaplaceMechanism,
 )
+from pymc_dp.plugins.rare_noise.random_rounding import RandomRounding
+from pymc_dp.plugins.rare_noise.snapping import SnappingMechanism
+from pymc_dp.plugins.rare_noise.staircase import StaircaseMechanism, TulapMechanism
+from pymc_dp.plugins.rare_noise.student_t import CauchyMechanism, StudentTMechanism
+from pymc_dp.plugins.rare_noise.uniform import UniformMechanism
+
+__all__ = [
+    "BinomialMechanism",
+    "BoundedLaplaceMechanism",
+    "CauchyMechanism",
+    "FoldedLaplaceMechanism",
+    "RandomRounding",
+    "SnappingMechanism",
+    "StaircaseMechanism",
+    "StudentTMechanism",
+    "TulapMechanism",
+    "UniformMechanism",
+]
+
 load(__name__)

@@ -6,7 +6,9 @@ Costs   about the width to the power 2.8 a trajectory, whatever the number of ro
 Source  Bernstein & Sheldon (2019); Bartlett (1933) for the factors.
 """
 
-from pymc_dp.graphs.registry import load, offer
+from pymc_dp.graphs.registry import load
+from pymc_dp.plugins.regression.sensitivity import regression_sensitivity
 
-offer(__name__, regression_sensitivity="sensitivity")
+__all__ = ["regression_sensitivity"]
+
 load(__name__)

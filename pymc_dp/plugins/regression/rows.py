@@ -2,7 +2,7 @@ r"""The exact law of released sums over jointly Normal rows, all rows or by publ
 
 Rows of a group are jointly Normal with parameters of their own, and groups are independent: the
 sums of each have the latents of `sums.ExactLatents`. Where every entry of a release is of one group
-only, the latents have a block for each group in the posterior precision, see `latents`.
+only, the latents have a block for each group in the posterior precision, see `statistics`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class JointRows(SumLaw):
                 notes += _wrong_values(table, z[members], sd[members], entries, rows.labels, n)
         return notes
 
-    def latents(self):
+    def statistics(self):
         """Keep the sample mean and covariance matrix of each group, as functions of latents."""
         rows, (mean, root) = self.rows, self.rows.law()
         exact, groups = ExactLatents(rows.width, rows.sizes), rows.sizes.size
@@ -405,8 +405,8 @@ class GroupedColumns(JointRows):
         sizes = rows.sizes[np.unique(used // len(products))]
         return groups_in_words(statistic, sizes, f"the rows {', '.join(rows.labels)}")
 
-    def integrated(self):
-        """See `SumLaw.integrated`."""
+    def marginal(self):
+        """See `SumLaw.marginal`."""
         raise Declined(
             f"the sums over groups of the rows {self.rows.name!r} follow Wishart laws, which have "
             f"no marginal in closed form: use to='statistics'"

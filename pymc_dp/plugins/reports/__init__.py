@@ -6,13 +6,9 @@ Costs   patterns of reports times answers a density, whatever the number of rows
 Source  Warner (1965), Randomized response.
 """
 
-from pymc_dp.graphs.registry import load, offer
+from pymc_dp.graphs.registry import load
+from pymc_dp.plugins.reports.mechanism import RandomizedResponse
 
-offer(
-    __name__,
-    RandomizedResponse="mechanism",
-    RandomizedResponseCount="count",
-    ReportMatrix="matrix",
-)
+__all__ = ["RandomizedResponse"]
 
 load(__name__)

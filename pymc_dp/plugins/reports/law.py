@@ -103,14 +103,14 @@ class Reported(SumLaw):
         """See `SumLaw.describe`."""
         return f"every one of {self.name}"
 
-    def latents(self):
+    def statistics(self):
         """Refuse: there is nothing shorter than the reports."""
         raise Declined(
             f"the release {self.releases[0].name!r} reports every one of the records "
             f"{self.name!r}: it is no function of their counts. Use to='marginal'"
         )
 
-    def integrated(self):
+    def marginal(self):
         """Sum the records out."""
         [first, *later] = self.releases
         new = integrated_release(self.law, release_mechanism(first), *self.parameters)

@@ -188,7 +188,7 @@ class SelectedRecords(SumLaw):
         """See `SumLaw.read`."""
         return cls(reading, group)
 
-    def integrated(self):
+    def marginal(self):
         """Integrate records out as those of a mixture."""
         return _of_mixtures(self.reading, self.group)
 

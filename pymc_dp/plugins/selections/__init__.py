@@ -6,12 +6,11 @@ Costs   the length of the statistic a density; records of few values are integra
 Source  McSherry & Talwar (2007); McKenna & Sheldon (2020); Smith (2011).
 """
 
-from pymc_dp.graphs.registry import load, offer
+from pymc_dp.graphs.registry import load
+from pymc_dp.plugins.selections.noisy_max import NoisyMax
+from pymc_dp.plugins.selections.private_quantile import PrivateQuantile
+from pymc_dp.plugins.selections.selection import ExponentialMechanism
 
-offer(
-    __name__,
-    ExponentialMechanism="selection",
-    NoisyMax="noisy_max",
-    PrivateQuantile="private_quantile",
-)
+__all__ = ["ExponentialMechanism", "NoisyMax", "PrivateQuantile"]
+
 load(__name__)

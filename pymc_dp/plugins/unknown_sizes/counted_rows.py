@@ -133,8 +133,8 @@ class CountedRows(SumLaw):
         rows = ", ".join(rv.name for rv in self.rvs)
         return f"{statistic} rows {rows}, of unknown number {self.number.name}"
 
-    def integrated(self):
-        """See `SumLaw.integrated`."""
+    def marginal(self):
+        """See `SumLaw.marginal`."""
         raise Declined(
             f"the sums over the rows {', '.join(rv.name for rv in self.rvs)} of unknown number "
             f"{self.number.name!r} have no marginal in closed form: use to='statistics'"
@@ -163,7 +163,7 @@ class CountedRows(SumLaw):
             0
         ]
 
-    def latents(self):
+    def statistics(self):
         """Keep sums and scatter as latent variables, and sum over the numbers."""
         (sizes, weights), width = self._sizes(), len(self.rvs)
         n, middle = sizes[:, None], int(np.median(sizes))

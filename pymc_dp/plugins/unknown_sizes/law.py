@@ -118,14 +118,14 @@ class UnknownSizes(SumLaw):
         number = "" if self.number is None else f", of unknown number {self.number.name}"
         return f"{' and '.join(parts)}{number}"
 
-    def latents(self):
-        """See `SumLaw.latents`."""
+    def statistics(self):
+        """See `SumLaw.statistics`."""
         raise Declined(
             f"the number {self.name} of the records {self.names} is summed over: use "
             f"to='marginal', and dp.recover to draw it"
         )
 
-    def integrated(self):
+    def marginal(self):
         """Sum over all numbers of records that matter."""
         number, prior = [], None
         if self.number is not None:

@@ -8,8 +8,8 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.ladder.collapse import integrable
+from pymc_dp.plugins.regression.central_limit import covariate_moments
 from pymc_dp.plugins.regression.clt import read_moments
-from pymc_dp.plugins.regression.columns import covariate_moments
 from pymc_dp.plugins.regression.route import box
 from pymc_dp.reading.columns import read_rows
 from pymc_dp.reading.model import Reading
@@ -303,12 +303,30 @@ def test_refusals():
     refuses(model, "Wishart law, which has no marginal", "marginal")
     with pytest.raises(ValueError, match="moments= is part of the approximation"):
         dp.sample(model, moments=[0.1, 0.2, 0.3, 0.4])
+    with pm.Model() as latent:
+        m = pm.Normal("m")
+        dp.PrivateObservation("z", m, dp.LaplaceMechanism(1.0), observed=0.3)
+    for other, arguments in (
+        (latent, {}),
+        (model, {"step": pm.Metropolis([model["sigma2"]], model=model)}),
+        (model, {"var_names": ["x"]}),
+        (model, {"rung": "records"}),
+    ):
+        with pytest.raises(ValueError, match="approximate='clt' integrates rows of several"):
+            dp.sample(other, approximate="clt", **arguments, **QUIET)
+    unpublished = simple_regression(46, None, 10.0)
+    with pytest.raises(ValueError, match="moments= is part of the approximation"):
+        dp.sample(unpublished, moments="released", **QUIET)
     with pm.Model() as single:  # and has no exact collapse
         x = pm.Beta("x", 2.0, pm.Gamma("b", 1, 1), shape=10)
         sums = pt.stack([x.sum(), (x**2).sum()])
         dp.PrivateObservation("z", sums, dp.LaplaceMechanism(1.0), observed=[0.3, 0.4])
-    match = r"is for rows of several columns, .*: leave it out\. dp.explain\(model\) says"
-    refuses(single, match, "statistics", error=ValueError, approximate="clt")
+    with simple_regression(*CIRRHOSIS) as beside:
+        w = pm.Normal("w", pm.Normal("m"), 1, shape=9)
+        dp.PrivateObservation("w_z", w.sum(), dp.LaplaceMechanism(1.0), observed=0.3)
+    for other, name in ((single, "x"), (beside, "w")):
+        match = rf"is for rows of several columns, .* the records '{name}' .*: leave it out"
+        refuses(other, match, "statistics", error=ValueError, approximate="clt")
 
 
 def test_misreadings_are_refused():
