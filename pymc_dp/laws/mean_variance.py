@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.registry import ability
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism, has_kink
@@ -23,7 +23,7 @@ from pymc_dp.mechanisms.suppressed import SuppressedMechanism
 from pymc_dp.reading.model import release_mechanism, release_statistic
 
 
-@singledispatch
+@ability
 def mean_variance(op: Op, *parameters) -> tuple[TensorVariable, TensorVariable]:
     """Return the mean and the variance of a law with these parameters of its op.
 

@@ -71,7 +71,6 @@ class ChainSampler:
         return draws
 
 
-@COMPILED.register()
 def gaussian(model: pm.Model) -> Compiled:
     """Read Normal records with a released mean and variance."""
     chain = GaussianChain.read(with_anything_released(model))
@@ -84,13 +83,17 @@ def gaussian(model: pm.Model) -> Compiled:
     return Compiled(chain.names, sampler, needed=chain.names, release=release)
 
 
+COMPILED.append(gaussian)
+
+
 def _of_route(route: Route) -> None:
-    @COMPILED.register()
     def read(model: pm.Model) -> Compiled:
         assert route.chain is not None
         chain = route.chain(with_anything_released(model))
         names = tuple(rv.name for rv in chain.variables)
         return Compiled(names, partial(ChainSampler, chain, chain.values))
+
+    COMPILED.append(read)
 
 
 for _route in ROUTES:

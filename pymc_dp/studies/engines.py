@@ -22,7 +22,6 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.draws import compile_draws
-from pymc_dp.graphs.registry import Registry
 from pymc_dp.graphs.values import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.laws.integrated import all_releases
 from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
@@ -319,7 +318,7 @@ class Compiled:
 
 
 Reader = Callable[[pm.Model], Compiled]
-COMPILED: Registry[Reader, Reader] = Registry()
+COMPILED: list[Reader] = []
 """Readers of kernels; a reader raises NotImplementedError or ValueError to decline a model."""
 
 

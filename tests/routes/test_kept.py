@@ -13,6 +13,7 @@ import pytest
 import xarray as xr
 
 import pymc_dp as dp
+from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.reading import kept
 from pymc_dp.sampling import sample
 
@@ -268,6 +269,15 @@ def test_what_was_refused_for_some_data_opens_with_others():
             drawn(model, 1, **options)
     model.set_data("published", good)
     assert drawn(model, 1, **options).equals(expected)
+
+
+def test_what_was_refused_is_read_anew_with_a_new_ability(built):
+    model = ROUTES["fused Gibbs"][0]()
+    for expected in (1, 1, 2):
+        if expected == 2:
+            sum_of.register(type("Own", (), {}), lambda op, n: None)
+        with kept.kept(model):
+            assert len(built) == expected
 
 
 def test_steps_and_starts_of_the_models_own_variables():

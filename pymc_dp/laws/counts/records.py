@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import singledispatch
 
 import numpy as np
 import pymc as pm
@@ -25,6 +24,7 @@ from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.registry import ability
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
@@ -187,7 +187,7 @@ class OfMultiple(PostProcessed):
         return (self.inner.typical_statistic(value) - self.constant) / self.factor
 
 
-@singledispatch
+@ability
 def read_cells(op, records: TensorVariable, j: int) -> tuple[TensorVariable, int]:
     """Return the parameter of the records in column j, and how many values (cells) they have.
 
