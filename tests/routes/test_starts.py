@@ -454,6 +454,9 @@ def test_a_model_as_written_without_an_open_route_says_why(monkeypatch):
     def refuse(_):
         raise Declined("of its own reason")
 
+    def mistaken(_):
+        raise ValueError("the user's mistake")
+
     shut = routes.Route("first", routes.AS_WRITTEN, refuse)
     limited = routes.Route(
         "second", routes.AS_WRITTEN, lambda _: Plan(1.0, None), arguments=frozenset({"draws"})
@@ -465,6 +468,10 @@ def test_a_model_as_written_without_an_open_route_says_why(monkeypatch):
         dp.sample(model, tune=9)
     monkeypatch.setattr(routes, "ROUTES", [shut])
     with pytest.raises(NotImplementedError, match="first: of its own reason"):
+        dp.sample(model)
+    wrong = routes.Route("third", routes.AS_WRITTEN, mistaken)
+    monkeypatch.setattr(routes, "ROUTES", [shut, wrong])
+    with pytest.raises(NotImplementedError, match="third: the user's mistake"):
         dp.sample(model)
 
 
