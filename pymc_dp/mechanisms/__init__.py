@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pymc_dp.graphs.registry import load, offered
+from pymc_dp.graphs.registry import load
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.custom import CustomMechanism
 from pymc_dp.mechanisms.discrete_gaussian import DiscreteGaussianMechanism
@@ -49,4 +49,7 @@ load(__name__)
 
 def __getattr__(name: str) -> Any:
     """Return a mechanism of a plugin."""
-    return offered(name)
+    for cls in registered_mechanisms():
+        if cls.__name__ == name:
+            return cls
+    raise AttributeError(f"pymc_dp.mechanisms has no {name!r}")
