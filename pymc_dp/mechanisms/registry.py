@@ -52,7 +52,7 @@ def register_mechanism(
     Parameters
     ----------
     cls : type
-        Subclass of `Mechanism`.
+        Subclass of `Mechanism`, of a name of its own.
     examples : callable
         Returns the examples. It is called by the tests only, so importing stays cheap.
     how : str, optional
@@ -60,6 +60,12 @@ def register_mechanism(
     """
     if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
         raise TypeError(f"only subclasses of Mechanism can be registered, got {cls!r}")
+    for other in MECHANISMS:
+        # The class of a notebook's cell is another one each time that the cell is run.
+        if other.__name__ == cls.__name__ and other.__module__ != cls.__module__:
+            raise ValueError(
+                f"{cls!r} has the name of {other!r}, and files name a mechanism by it: rename it"
+            )
     MECHANISMS.add(examples, cls)
     if how is not None:
         POSTPROCESSED.add(cls, how)
