@@ -26,7 +26,7 @@ from scipy.sparse import issparse
 from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.graphs.stages import stage
-from pymc_dp.reading.frozen import copied, deciding, with_known_lengths
+from pymc_dp.reading.frozen import copied, deciding, state_of, with_known_lengths
 from pymc_dp.reading.model import Reading, changed
 
 # Ops whose functions users write.
@@ -192,6 +192,10 @@ class _Frozen(FrozenModel):
 
     PyMC finds compiled functions by the identity of their graphs.
     """
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: other processes cannot load compiled code."""
+        return state_of(self)
 
     @cached_property
     def unobserved_value_vars(self):

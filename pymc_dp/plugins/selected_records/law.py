@@ -33,6 +33,7 @@ from pymc_dp.graphs.values import depends_on, known_value
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes, change
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.checks import check_transform
+from pymc_dp.reading.frozen import shallow
 from pymc_dp.reading.groups import Records, record_groups
 from pymc_dp.reading.model import (
     Reading,
@@ -232,16 +233,18 @@ def _of_mixtures(reading: Reading, group: Records) -> Change:
 
 def _with(model: pm.Model, new: dict[TensorVariable, TensorVariable], gone: set) -> pm.Model:
     """Return a shallow copy of a model, for reading only, with some variables replaced."""
-    altered = object.__new__(type(model))
-    altered.__dict__.update(model.__dict__)
     for old, rv in new.items():
         rv.name = old.name
-    for kind in ("free_RVs", "observed_RVs"):
-        rvs = [new.get(rv, rv) for rv in getattr(model, kind) if rv in new or rv not in gone]
-        setattr(altered, kind, rvs)
-    values, transforms = model.rvs_to_values, model.rvs_to_transforms
-    altered.rvs_to_values = values | {rv: values[old] for old, rv in new.items()}
-    altered.rvs_to_transforms = transforms | dict.fromkeys(new.values())
-    altered.rvs_to_initial_values = model.rvs_to_initial_values | dict.fromkeys(new.values())
-    altered.named_vars = model.named_vars | {rv.name: rv for rv in new.values()}
-    return altered
+    kinds = {
+        kind: [new.get(rv, rv) for rv in getattr(model, kind) if rv in new or rv not in gone]
+        for kind in ("free_RVs", "observed_RVs")
+    }
+    values, untransformed = model.rvs_to_values, dict.fromkeys(new.values())
+    return shallow(
+        model,
+        **kinds,
+        rvs_to_values=values | {rv: values[old] for old, rv in new.items()},
+        rvs_to_transforms=model.rvs_to_transforms | untransformed,
+        rvs_to_initial_values=model.rvs_to_initial_values | untransformed,
+        named_vars=model.named_vars | {rv.name: rv for rv in new.values()},
+    )
