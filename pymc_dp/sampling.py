@@ -25,7 +25,14 @@ from pymc_dp.reading.checks import check_transform, check_values
 from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.frozen import as_model
 from pymc_dp.reading.kept import kept
-from pymc_dp.reading.model import Reading, as_published, privatized, release_statistic, releases
+from pymc_dp.reading.model import (
+    Reading,
+    as_published,
+    mechanism_of,
+    privatized,
+    release_statistic,
+    releases,
+)
 from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import Plan, Route, interrupted, routes
 from pymc_dp.routes.as_written import not_for_nuts
@@ -143,7 +150,7 @@ def sample(
     for rv in model.observed_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
             published = as_published(model.rvs_to_values[rv])
-            check_attainable(rv.name, rv.owner.op.mechanism, published)
+            check_attainable(rv.name, mechanism_of(rv), published)
     check_initial_values(model, kwargs.get("initvals"))
     shown = {
         "progressbar": bool(kwargs.get("progressbar", True)),

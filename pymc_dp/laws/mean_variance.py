@@ -20,7 +20,7 @@ from pymc_dp.mechanisms.grids import OntoGrid
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism, layers
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.mechanisms.suppressed import SuppressedMechanism
-from pymc_dp.reading.model import release_mechanism, release_statistic
+from pymc_dp.reading.model import mechanism_of, release_statistic
 
 
 @ability
@@ -67,7 +67,7 @@ def of_variable(
     op, value = rv.owner.op, as_float(value)
     match op:
         case PrivateReleaseRV():
-            mechanism = release_mechanism(rv)
+            mechanism = mechanism_of(rv)
             mean, variance = release_statistic(rv), _added(mechanism)
         case IntegratedReleaseRV():
             mechanism, parameters = op.split(rv.owner.inputs)

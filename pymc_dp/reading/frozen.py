@@ -15,8 +15,8 @@ from pytensor.graph.traversal import ancestors, toposort
 from pymc_dp.graphs.substitution import simplified
 from pymc_dp.reading.model import (
     Reading,
+    mechanism_of,
     privatized_variables,
-    release_mechanism,
     release_statistic,
     releases,
     releases_of,
@@ -130,5 +130,5 @@ def _on_unknown_numbers(model: pm.Model) -> list[Variable]:
     sizes = {rv: size for rv in model.free_RVs if (size := size_of(rv)) is not None}
     graphs = [graph for size in sizes.values() for graph in size.owner.inputs]
     for release in releases_of(model, {*sizes, *sizes.values()}):
-        graphs += [model.rvs_to_values[release], *release_mechanism(release).parameters]
+        graphs += [model.rvs_to_values[release], *mechanism_of(release).parameters]
     return graphs

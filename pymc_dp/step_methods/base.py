@@ -26,7 +26,7 @@ from pymc_dp.graphs.values import nearest_rvs, public_data
 from pymc_dp.kernels.deferred import deferring
 from pymc_dp.reading.checks import takes_whole
 from pymc_dp.reading.kept import made_once
-from pymc_dp.reading.model import Reading, release_mechanism, release_statistic
+from pymc_dp.reading.model import Reading, mechanism_of, release_statistic
 
 
 class PointFunction(NamedTuple):
@@ -60,7 +60,7 @@ def point_function(
 
 @made_once
 def _published(model: pm.Model, release: TensorVariable) -> PointFunction:
-    rates = release_mechanism(release).rates
+    rates = mechanism_of(release).rates
     assert rates is not None
     return point_function(model, [model.rvs_to_values[release].astype("float64"), *rates])
 

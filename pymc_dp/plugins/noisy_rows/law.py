@@ -32,7 +32,7 @@ from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.columns import columns_of
 from pymc_dp.reading.groups import Records
-from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.model import Reading, mechanism_of, release_statistic, releases_of
 from pymc_dp.reading.row_groups import Rowwise, read_row_law
 from pymc_dp.reading.sums import row_vectors
 from pymc_dp.reading.sums.polynomials import degree, read_polynomial
@@ -277,7 +277,7 @@ class RowsOneByOne(SumLaw):
                 lengths(release), len(columns.mean), *((shown, published) if last else ())
             )
             parameters = [*columns.entries, *(entry for row in rows for entry in row)]
-            mechanism = release_mechanism(release)
+            mechanism = mechanism_of(release)
             change.replaced[release] = integrated_release(law, mechanism, *parameters)
             *_, (*_, columns) = law.observed(release, mechanism, *parameters)
         return change
@@ -300,7 +300,7 @@ def _vectors(release: TensorVariable, records, n: int) -> list[TensorVariable]:
 
 
 def _require_gaussian(release: TensorVariable, records) -> None:
-    mechanism = release_mechanism(release)
+    mechanism = mechanism_of(release)
     names = " and ".join(repr(rv.name) for rv in records)
     if not has_continuous_rates(mechanism) or has_kink(mechanism):
         raise Declined(

@@ -35,13 +35,7 @@ from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.frozen import shallow
 from pymc_dp.reading.groups import Records, record_groups
-from pymc_dp.reading.model import (
-    Reading,
-    parents,
-    release_mechanism,
-    release_statistic,
-    releases_of,
-)
+from pymc_dp.reading.model import Reading, mechanism_of, parents, release_statistic, releases_of
 from pymc_dp.reading.record_lengths import written_length
 
 
@@ -219,7 +213,7 @@ def _of_mixtures(reading: Reading, group: Records) -> Change:
                     f"say, or of x.clip(0, c) over a number of records that is not released",
                     near=1,
                 )
-    new = {r: release_rv(g, release_mechanism(r)) for r, g in zip(releases, graphs, strict=True)}
+    new = {r: release_rv(g, mechanism_of(r)) for r, g in zip(releases, graphs, strict=True)}
     inner = Reading(_with(model, records | new, gone), reading)
     [of_all] = (g for g in record_groups(inner) if not {*records.values()}.isdisjoint(g.records))
     with warnings.catch_warnings():  # the records have no transform, and need none
