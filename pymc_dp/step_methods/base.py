@@ -193,7 +193,7 @@ class DPStep(BlockedStep):
             point = {**point, name: drawn.astype(point[name].dtype, copy=False)}
         return point, [{}]
 
-    def _hold(self, name: str, data: Sequence[SharedVariable], read: Callable[[], np.ndarray]):
+    def hold(self, name: str, data: Sequence[SharedVariable], read: Callable[[], np.ndarray]):
         """Remember what was read from data that decide how a variable is drawn."""
         notice(*data)
         names = " or ".join(repr(shared.name) for shared in data)
@@ -208,10 +208,10 @@ class DPStep(BlockedStep):
         for data in public_data(whole):
             if str(data.type.dtype).startswith("float"):
                 read = partial(data.get_value, borrow=True)
-                self._hold(self.vars[0].name, [data], read)
+                self.hold(self.vars[0].name, [data], read)
 
     def setup_chain(self, rng, tune, draws):
-        """Begin a chain; refuse it if data changed that the step remembers, see `_hold`."""
+        """Begin a chain; refuse it if data changed that the step remembers, see `hold`."""
         super().setup_chain(rng, tune, draws)
         for name, data, read, value in self._held:
             if not np.array_equal(read(), value):

@@ -278,11 +278,11 @@ def _counts(table: Table, point) -> np.ndarray:
 
 
 def hold_parts(step: DPStep, reading: Reading, rvs: Sequence[TensorVariable]) -> None:
-    """Remember data in the coefficients of counts in their releases; see `DPStep._hold`."""
+    """Remember data in the coefficients of counts in their releases; see `DPStep.hold`."""
     for statistic in map(release_statistic, releases_of_table(reading, rvs)):
         if data := public_data([statistic]):
             names = [str(reading.model.rvs_to_values[rv].name) for rv in rvs]
-            step._hold("' and '".join(names), data, partial(coefficients, statistic, rvs))
+            step.hold("' and '".join(names), data, partial(coefficients, statistic, rvs))
 
 
 def _table(
