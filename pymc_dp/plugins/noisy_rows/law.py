@@ -201,7 +201,7 @@ class NoisyRows(Integrated):
         return results
 
 
-@LAWS.register(Phase.ROWS, Takes((NormalRV, MvNormalRV)))
+@LAWS.register(Phase.ROWS, Takes((NormalRV, MvNormalRV), number_known=True))
 @dataclass(frozen=True, eq=False)
 class RowsOneByOne(SumLaw):
     """Normal rows, and releases that have one or more entries for each row."""
@@ -215,13 +215,8 @@ class RowsOneByOne(SumLaw):
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         records, model = group.records, reading.model
-        normal = [rv for rv in records if isinstance(rv.owner.op, NormalRV | MvNormalRV)]
-        lengths_of_records = {rv.type.shape[:1] for rv in normal if rv.type.ndim in (1, 2)}
-        if (
-            len(normal) < len(records)
-            or len(lengths_of_records) != 1
-            or (None,) in lengths_of_records
-        ):
+        lengths_of_records = {rv.type.shape[:1] for rv in records if rv.type.ndim in (1, 2)}
+        if len(lengths_of_records) != 1 or (None,) in lengths_of_records:
             raise Declined
         [(n,)] = lengths_of_records
         released = releases_of(model, records)
@@ -283,7 +278,7 @@ class RowsOneByOne(SumLaw):
         return change
 
 
-@LAWS.register(Phase.FALLBACK, Takes((NormalRV, MvNormalRV)))
+@LAWS.register(Phase.FALLBACK, Takes((NormalRV, MvNormalRV), number_known=True))
 class ReleasedAgain(RowsOneByOne):
     """Rows that another law reads, and has no marginal for: one column, released twice."""
 
