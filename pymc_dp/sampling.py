@@ -279,15 +279,13 @@ def _first_that_runs(
     nuts_sampler = kwargs.get("nuts_sampler") or "pymc"
     for route, plan in plans:
         unsupported = [k for k in kwargs if route.arguments and k not in route.arguments]
+        if isinstance(plan, Plan) and route.steps and nuts_sampler != "pymc":
+            plan = Declined(f"its steps are not for nuts_sampler={nuts_sampler!r}", near=2)
+        elif isinstance(plan, Plan) and unsupported:
+            plan = Declined(f"it does not take {', '.join(unsupported)}", near=2)
+            _log.info("Not taken: %s, %s", route.name, plan)
         if isinstance(plan, Declined):
             shut.append((route.name, plan))
-        elif route.steps and nuts_sampler != "pymc":
-            reason = f"its steps are not for nuts_sampler={nuts_sampler!r}"
-            shut.append((route.name, Declined(reason, near=2)))
-        elif unsupported:
-            reason = f"it does not take {', '.join(unsupported)}"
-            _log.info("Not taken: %s, %s", route.name, reason)
-            shut.append((route.name, Declined(reason, near=2)))
         else:
             open_routes.append((plan, route))
     for plan, route in by_preference(open_routes):

@@ -60,12 +60,9 @@ def register_mechanism(
     """
     if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
         raise TypeError(f"only subclasses of Mechanism can be registered, got {cls!r}")
-    for other in MECHANISMS:
-        # The class of a notebook's cell is another one each time that the cell is run.
-        if other.__name__ == cls.__name__ and other.__module__ != cls.__module__:
-            raise ValueError(
-                f"{cls!r} has the name of {other!r}, and files name a mechanism by it: rename it"
-            )
+    # The class of a notebook's cell is another one each time that the cell is run.
+    if any(c.__name__ == cls.__name__ and c.__module__ != cls.__module__ for c in MECHANISMS):
+        raise ValueError(f"{cls!r}: files know another mechanism by this name, rename it")
     MECHANISMS.add(examples, cls)
     if how is not None:
         POSTPROCESSED.add(cls, how)

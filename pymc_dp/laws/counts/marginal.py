@@ -28,10 +28,8 @@ from pymc_dp.laws.integrated import Integrated, in_results
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.counts import CountStatistic
 
-TINY, NEVER = (
-    np.float64(1e-290),
-    np.float64(-1e300),
-)  # in the place of zero and of its log, against NaN
+# In the place of zero and of its log, against NaN.
+TINY, NEVER = np.float64(1e-290), np.float64(-1e300)
 
 
 class LogBinomial(KernelOp):

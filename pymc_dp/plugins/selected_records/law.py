@@ -227,18 +227,15 @@ def _of_mixtures(reading: Reading, group: Records) -> Change:
 
 def _with(model: pm.Model, new: dict[TensorVariable, TensorVariable], gone: set) -> pm.Model:
     """Return a shallow copy of a model, for reading only, with some variables replaced."""
+    altered = shallow(model)
     for old, rv in new.items():
         rv.name = old.name
-    kinds = {
-        kind: [new.get(rv, rv) for rv in getattr(model, kind) if rv in new or rv not in gone]
-        for kind in ("free_RVs", "observed_RVs")
-    }
-    values, untransformed = model.rvs_to_values, dict.fromkeys(new.values())
-    return shallow(
-        model,
-        **kinds,
-        rvs_to_values=values | {rv: values[old] for old, rv in new.items()},
-        rvs_to_transforms=model.rvs_to_transforms | untransformed,
-        rvs_to_initial_values=model.rvs_to_initial_values | untransformed,
-        named_vars=model.named_vars | {rv.name: rv for rv in new.values()},
-    )
+    for kind in ("free_RVs", "observed_RVs"):
+        rvs = [new.get(rv, rv) for rv in getattr(model, kind) if rv in new or rv not in gone]
+        setattr(altered, kind, rvs)
+    values, transforms = model.rvs_to_values, model.rvs_to_transforms
+    altered.rvs_to_values = values | {rv: values[old] for old, rv in new.items()}
+    altered.rvs_to_transforms = transforms | dict.fromkeys(new.values())
+    altered.rvs_to_initial_values = model.rvs_to_initial_values | dict.fromkeys(new.values())
+    altered.named_vars = model.named_vars | {rv.name: rv for rv in new.values()}
+    return altered
