@@ -20,17 +20,15 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, combinations
-from typing import Any
 
 import numpy as np
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
-from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.shapes import value_lengths
-from pymc_dp.graphs.stages import stage
 from pymc_dp.kernels.records.chains import CARRIED
 from pymc_dp.reading.factors import parameters
 from pymc_dp.reading.groups import Records, blocks
@@ -38,10 +36,10 @@ from pymc_dp.reading.model import Reading
 from pymc_dp.reading.privacy import stated_loss
 from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, run
+from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.gibbs import sweep
 from pymc_dp.routes.given import public
-from pymc_dp.routes.warm_up import TunedChain, TunedState
+from pymc_dp.routes.warm_up import TunedChain, TunedState, run_tuned
 from pymc_dp.step_methods.records import (
     Watch,
     first_records,
@@ -197,17 +195,7 @@ def _plan(reading: Reading) -> Plan:
     cost = Counter({"records, loop": 1.0})
     for block in record_blocks:
         cost.update(sweep(reading, block))
-    return Plan.costing(cost, lambda **kwargs: _sample(reading, **kwargs))
-
-
-@once
-def _chain(reading: Reading) -> RecordChain:
-    stage("Compiling")
-    return RecordChain(reading)
-
-
-def _sample(reading: Reading, **kwargs: Any) -> DataTree:
-    return run(reading, _NAME, _chain(reading), "sweeps", **kwargs)
+    return Plan.costing(cost, partial(run_tuned, reading, RecordChain, _NAME))
 
 
 # Marginal routes mix better: this one is taken only if it is expected to be ten times faster.

@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.shapes import lengths
-from pymc_dp.graphs.stages import stage
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.reading.model import Reading
 from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import AS_WRITTEN, ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, run
+from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.given import public
-from pymc_dp.routes.warm_up import TunedChain, TunedState
+from pymc_dp.routes.warm_up import TunedChain, TunedState, run_tuned
 from pymc_dp.step_methods import claimed_steps, kept_steps
 from pymc_dp.step_methods.base import LoopDraw
 from pymc_dp.step_methods.loop import Loop, loop_draws, undrawn, walks
@@ -93,17 +90,7 @@ def _plan(rung: str, reading: Reading) -> Plan:
     _draws(target)
     size = sum(math.prod(lengths(rv)) for rv in target.model.free_RVs)
     cost = {"loop": 1.0, "loop, entry": float(size)}
-    return Plan.costing(cost, partial(_sample, target))
-
-
-@once
-def _chain(reading: Reading) -> StepsChain:
-    stage("Compiling")
-    return StepsChain(reading)
-
-
-def _sample(reading: Reading, **kwargs: Any) -> DataTree:
-    return run(reading, _NAME, _chain(reading), "sweeps", **kwargs)
+    return Plan.costing(cost, partial(run_tuned, target, StepsChain, _NAME))
 
 
 # Routes that integrate more out mix better: the handicap says how much faster this has to be.

@@ -20,11 +20,15 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from pytensor.tensor.variable import TensorVariable
+from xarray import DataTree
 
+from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.shapes import lengths
+from pymc_dp.graphs.stages import stage
 from pymc_dp.reading.bounds import feasible_point
-from pymc_dp.routes.chain import by_name, notice_starts
+from pymc_dp.reading.model import Reading
+from pymc_dp.routes.chain import by_name, notice_starts, run
 from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 
 _TUNED = 10  # draws between changes of step sizes
@@ -106,6 +110,19 @@ class TunedChain(ABC):
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return draws by name."""
         return by_name(rows, self._shapes)
+
+
+@once
+def _compiled(reading: Reading, kind: Callable[[Reading], TunedChain]) -> TunedChain:
+    stage("Compiling")
+    return kind(reading)
+
+
+def run_tuned(
+    reading: Reading, kind: Callable[[Reading], TunedChain], route: str, **kwargs: Any
+) -> DataTree:
+    """Sample a model by a chain of this kind, which is compiled once."""
+    return run(reading, route, _compiled(reading, kind), "sweeps", **kwargs)
 
 
 def warm_up(
