@@ -149,14 +149,10 @@ def sample(
     check_values(model)
     for rv in model.observed_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
-            published = as_published(model.rvs_to_values[rv])
-            check_attainable(rv.name, mechanism_of(rv), published)
+            check_attainable(rv.name, mechanism_of(rv), as_published(model.rvs_to_values[rv]))
     check_initial_values(model, kwargs.get("initvals"))
-    shown = {
-        "progressbar": bool(kwargs.get("progressbar", True)),
-        "quiet": bool(kwargs.get("quiet")),
-    }
-    with interruptible(), Stages(**shown), kept(model) as reading:
+    line = Stages(progressbar=kwargs.get("progressbar", True), quiet=kwargs.get("quiet", False))
+    with interruptible(), line, kept(model) as reading:
         return _sampled(reading, model, rung, approximate, moments, kwargs)
 
 
@@ -261,8 +257,9 @@ def _by_best_route(
             tree["posterior"] = DataTree(tree["posterior"].to_dataset()[[*named]])
         return tree, instead
 
+    where = "" if rung == "auto" else f" on the rung {rung!r}"
     try:
-        return _first_that_runs(here, asked, sampled, "" if rung == "auto" else rung)
+        return _first_that_runs(here, asked, sampled, where)
     except Declined as none:
         raise ValueError(str(none)) from None
 
@@ -271,7 +268,7 @@ def _first_that_runs(
     plans: Iterable[tuple[Route, Plan | Declined]],
     kwargs: dict[str, Any],
     sampled: Callable[[Plan, Route, Open], Any],
-    rung: str = "",
+    where: str = "",
 ) -> Any:
     """Sample by the best route that takes these arguments; say why the nearest one cannot."""
     open_routes: Open = []
@@ -295,7 +292,6 @@ def _first_that_runs(
         except Declined as why:  # compiling may find a reason to decline
             _log.warning("Not taken: %s, %s", route.name, why)
             shut.append((route.name, Declined(str(why), near=2)))
-    where = f" on the rung {rung!r}" if rung else ""
     first = str(nearest(why for _, why in shut))
     names = [name for name, why in shut if str(why) == first]
     unnamed = len(shut) - len(names)

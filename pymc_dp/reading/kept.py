@@ -193,9 +193,7 @@ class _Frozen(FrozenModel):
     PyMC finds compiled functions by the identity of their graphs.
     """
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: other processes cannot load compiled code."""
-        return state_of(self)
+    __getstate__ = state_of  # other processes cannot load compiled code
 
     @cached_property
     def unobserved_value_vars(self):
