@@ -372,9 +372,8 @@ def _as_written(reading: Reading, **kwargs):
     try:
         if kwargs.get("step") is not None:
             return interrupted.sample(model, **kwargs)
-        return _first_that_runs(
-            routes(reading), kwargs, lambda plan, route, _: run(route, plan, **kwargs)
-        )
+        plans = routes(reading)
+        return _first_that_runs(plans, kwargs, lambda plan, route, _: run(route, plan, **kwargs))
     except NotImplementedError as error:
         raise Declined(
             f"{str(error).strip()}\nIf a part of the model can be drawn from but has no density, "
