@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any, Literal
 
@@ -24,9 +25,16 @@ from pymc_dp.reading.checks import check_transform, check_values
 from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.frozen import as_model
 from pymc_dp.reading.kept import kept
-from pymc_dp.reading.model import Reading, as_published, privatized, release_statistic, releases
+from pymc_dp.reading.model import (
+    Reading,
+    as_published,
+    mechanism_of,
+    privatized,
+    release_statistic,
+    releases,
+)
 from pymc_dp.reading.tags import is_tagged
-from pymc_dp.routes import Route, interrupted, routes
+from pymc_dp.routes import Plan, Route, interrupted, routes
 from pymc_dp.routes.as_written import not_for_nuts
 from pymc_dp.routes.chain import ARGUMENTS
 from pymc_dp.routes.compiling import by_preference, run
@@ -34,11 +42,11 @@ from pymc_dp.routes.convergence import check_convergence, rewrite
 from pymc_dp.routes.gibbs import on_records
 from pymc_dp.routes.given import check_initial_values, initial_values, public
 from pymc_dp.routes.latent_gaussian import unnormalised
-from pymc_dp.routes.starts import NotFinite
 
 # A child of PyMC's logger: its handlers show the messages.
 _log = logging.getLogger("pymc.dp")
 
+Open = list[tuple[Plan, Route]]
 Rung = Literal["auto", "records", "statistics", "marginal"]
 
 _MUCH_FASTER = 10  # times faster than the route that is taken: the user is told of it
@@ -140,14 +148,10 @@ def sample(
     check_values(model)
     for rv in model.observed_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
-            published = as_published(model.rvs_to_values[rv])
-            check_attainable(rv.name, rv.owner.op.mechanism, published)
+            check_attainable(rv.name, mechanism_of(rv), as_published(model.rvs_to_values[rv]))
     check_initial_values(model, kwargs.get("initvals"))
-    shown = {
-        "progressbar": bool(kwargs.get("progressbar", True)),
-        "quiet": bool(kwargs.get("quiet")),
-    }
-    with interruptible(), Stages(**shown), kept(model) as reading:
+    line = Stages(progressbar=kwargs.get("progressbar", True), quiet=kwargs.get("quiet", False))
+    with interruptible(), line, kept(model) as reading:
         return _sampled(reading, model, rung, approximate, moments, kwargs)
 
 
@@ -215,34 +219,24 @@ def _by_best_route(
     if rung != "auto" and not records:
         raise ValueError(f"rung={rung!r}: the model has no released vector of records")
 
-    nuts_sampler = kwargs.get("nuts_sampler") or "pymc"
     named = kwargs.get("var_names") or ()
-    open_routes, better = [], []
-    shut: list[tuple[str, Declined]] = []
-    nearly_open = [(0.0, "", "")]
-    for route, plan in routes(reading, approximate, **options):
-        reason = str(plan) if isinstance(plan, Declined) else ""
-        if rung not in ("auto", route.rung):
-            better += [] if isinstance(plan, Declined) else [(route.priority(plan.rate), route)]
-            continue
-        # `var_names` is applied below: it shuts a route only if it names records.
-        unsupported = [k for k in kwargs if route.arguments and k not in route.arguments]
-        unsupported = [k for k in unsupported if k != "var_names" or records & {*named}]
-        if not reason and route.steps and nuts_sampler != "pymc":
-            reason = f"its steps are not for nuts_sampler={nuts_sampler!r}"
-        if not reason and unsupported:
-            reason = f"it does not take {', '.join(unsupported)}"
-            _log.info("Not taken: %s, %s", route.name, reason)
-        if reason:
-            why = plan if isinstance(plan, Declined) else Declined(reason, near=2)
-            shut.append((route.name, why))
-        elif not isinstance(plan, Declined):
-            open_routes.append((plan, route))
-        if isinstance(plan, Declined) and plan.near > 1:
-            nearly_open.append((route.usual_rate, route.name, reason))
-    for plan, best in by_preference(open_routes):
-        _log.info("Route: %s (rung: %s)", best.name, best.rung)
-        usual, name, reason = max(nearly_open)
+    # `var_names` is applied below: it shuts a route only if it names records.
+    asked = {k: v for k, v in kwargs.items() if k != "var_names" or records & {*named}}
+    table = routes(reading, approximate, **options)
+    here = [(route, plan) for route, plan in table if rung in ("auto", route.rung)]
+    better = [
+        (route.priority(plan.rate), route)
+        for route, plan in table
+        if rung not in ("auto", route.rung) and not isinstance(plan, Declined)
+    ]
+    nearly_open = [
+        (route.usual_rate, route.name, str(plan))
+        for route, plan in here
+        if isinstance(plan, Declined) and plan.near > 1
+    ]
+
+    def sampled(plan: Plan, best: Route, open_routes: Open) -> tuple[DataTree, str]:
+        usual, name, reason = max(nearly_open, default=(0.0, "", ""))
         if usual >= _MUCH_FASTER * plan.rate:
             _log.warning(
                 "The route %r is usually %.0f times faster, and opens if the model is written in "
@@ -259,24 +253,51 @@ def _by_best_route(
         arguments = kwargs | _starts(reading, best, kwargs.get("initvals"))
         if best.arguments:
             arguments.pop("var_names", None)
-        try:
-            tree = run(best, plan, **arguments)
-            if best.arguments and named:
-                tree["posterior"] = DataTree(tree["posterior"].to_dataset()[[*named]])
-            return tree, instead
-        except (NotFinite, Declined) as why:  # compiling may find a reason to decline
-            _log.warning("Not taken: %s, %s", best.name, why)
-            shut.append((best.name, Declined(str(why), near=2)))
+        tree = run(best, plan, **arguments)
+        if best.arguments and named:
+            tree["posterior"] = DataTree(tree["posterior"].to_dataset()[[*named]])
+        return tree, instead
+
     where = "" if rung == "auto" else f" on the rung {rung!r}"
+    try:
+        return _first_that_runs(here, asked, sampled, where)
+    except Declined as none:
+        raise ValueError(str(none)) from None
+
+
+def _first_that_runs(
+    plans: Iterable[tuple[Route, Plan | Declined]],
+    kwargs: dict[str, Any],
+    sampled: Callable[[Plan, Route, Open], Any],
+    where: str = "",
+) -> Any:
+    """Sample by the best route that takes these arguments; say why the nearest one cannot."""
+    open_routes: Open = []
+    shut: list[tuple[str, Declined]] = []
+    nuts_sampler = kwargs.get("nuts_sampler") or "pymc"
+    for route, plan in plans:
+        unsupported = [k for k in kwargs if route.arguments and k not in route.arguments]
+        if isinstance(plan, Plan) and route.steps and nuts_sampler != "pymc":
+            plan = Declined(f"its steps are not for nuts_sampler={nuts_sampler!r}", near=2)
+        elif isinstance(plan, Plan) and unsupported:
+            plan = Declined(f"it does not take {', '.join(unsupported)}", near=2)
+            _log.info("Not taken: %s, %s", route.name, plan)
+        if isinstance(plan, Declined):
+            shut.append((route.name, plan))
+        else:
+            open_routes.append((plan, route))
+    for plan, route in by_preference(open_routes):
+        _log.info("Route: %s (rung: %s)", route.name, route.rung)
+        try:
+            return sampled(plan, route, open_routes)
+        except Declined as why:  # compiling may find a reason to decline
+            _log.warning("Not taken: %s, %s", route.name, why)
+            shut.append((route.name, Declined(str(why), near=2)))
     first = str(nearest(why for _, why in shut))
     names = [name for name, why in shut if str(why) == first]
     unnamed = len(shut) - len(names)
-    hint = (
-        f". dp.explain(model, details=True) says why the other {unnamed} are shut"
-        if unnamed
-        else ""
-    )
-    raise ValueError(f"no route{where} is open. {', '.join(names)}: {first}{hint}")
+    hint = f". dp.explain(model, details=True) says why the other {unnamed} are shut"
+    raise Declined(f"no route{where} is open. {', '.join(names)}: {first}{hint * bool(unnamed)}")
 
 
 def _starts(reading: Reading, route: Route, initvals: Any) -> dict[str, Any]:
@@ -352,24 +373,8 @@ def _as_written(reading: Reading, **kwargs):
     try:
         if kwargs.get("step") is not None:
             return interrupted.sample(model, **kwargs)
-        plans = [
-            (plan, route)
-            for route, plan in routes(reading)
-            if not isinstance(plan, Declined) and (nuts_sampler == "pymc" or not route.steps)
-            if not route.arguments or kwargs.keys() <= route.arguments
-        ]
-        ordered = by_preference(plans)
-        while True:
-            plan, route = ordered.pop(0)
-            _log.info("Route: %s (rung: %s)", route.name, route.rung)
-            try:
-                return run(route, plan, **kwargs)
-            except Declined as why:  # found when compiling
-                if not ordered:
-                    raise
-                _log.warning("Not taken: %s, %s", route.name, why)
-    except NotFinite:
-        raise
+        plans = routes(reading)
+        return _first_that_runs(plans, kwargs, lambda plan, route, _: run(route, plan, **kwargs))
     except NotImplementedError as error:
         raise Declined(
             f"{str(error).strip()}\nIf a part of the model can be drawn from but has no density, "

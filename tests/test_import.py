@@ -11,12 +11,15 @@ import pymc_dp as dp
 heavy = {"matplotlib", "joblib", "distributed", "nutpie", "torch", "jaxlib"}
 heavy &= set(sys.modules) - before
 assert not heavy, heavy
+from pymc_dp.graphs.registry import Registry
+additions = Registry.additions
 assert {"neural", "studies", "plot_release", "plot_privacy"} <= set(dir(dp))
 from pymc_dp import neural
 assert neural is dp.neural and "torch" not in sys.modules
 assert dp.studies.coverage
 assert dp.plot_privacy is dp.studies.plot_privacy is dp.studies.plot_privacy_utility
 assert callable(dp.plot_release)
+assert Registry.additions == additions  # readings are kept
 try:
     dp.nothing
 except AttributeError as error:

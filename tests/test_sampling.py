@@ -12,6 +12,7 @@ from pymc.distributions import transforms
 from scipy import special, stats
 
 import pymc_dp as dp
+from pymc_dp import sampling
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.reading.checks import check_values
 from pymc_dp.reading.model import Reading
@@ -402,6 +403,23 @@ def test_explain_shows_the_route_that_is_taken_and_how_many_others_there_are():
     assert short[0][:3] == full[0][:3]
     assert "dp.sample takes it" in short[0][2]
     assert short[-1][1] == f"{len(full) - len(short) + 1} others"
+
+
+def test_published_values_are_checked_against_the_current_noise_of_a_copy(monkeypatch):
+    with pm.Model() as model:
+        cap, published = pm.Data("cap", 100.0), pm.Data("published", 40.0)
+        c = pm.Poisson("c", pm.Gamma("rate", 2, 0.1), shape=3)
+        noise = dp.GeometricMechanism(2.0).clipped(upper=cap)
+        dp.PrivateObservation("z", c.sum(), noise, observed=published)
+    collapsed = dp.collapse(model, "marginal")
+    with collapsed:
+        pm.set_data({"cap": 200.0, "published": 150.0})
+    monkeypatch.setattr(sampling, "_sampled", lambda *_: "sampled")
+    assert dp.sample(collapsed) == "sampled"
+    with collapsed:
+        pm.set_data({"published": 250.0})
+    with pytest.raises(ValueError, match="cannot publish 250"):
+        dp.sample(collapsed)
 
 
 def test_no_open_route_leads_with_the_one_thing_to_change():

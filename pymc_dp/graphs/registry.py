@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import singledispatch
 from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any, cast
@@ -16,7 +17,8 @@ class Registry[K: Hashable, T](dict[K, T]):
     Attributes
     ----------
     additions : int
-        Number of additions to all registries so far: an addition may change how a model is read.
+        Number of additions to all registries and abilities so far: one may change how a model is
+        read.
     """
 
     additions = 0
@@ -40,6 +42,19 @@ class Registry[K: Hashable, T](dict[K, T]):
     def register(self, *keys: K, order: int = 0) -> Callable[[Any], Any]:
         """Register the decorated object under each of the keys, or under itself."""
         return lambda thing: self.add(thing, *keys, order=order)
+
+
+def ability(function: Callable[..., Any]) -> Any:
+    """Dispatch as `functools.singledispatch`; what is registered counts as an addition."""
+    dispatched = singledispatch(function)
+    register = dispatched.register
+
+    def counted(*arguments: Any) -> Any:
+        Registry.additions += 1
+        return register(*arguments)
+
+    dispatched.register = counted  # type: ignore[assignment]
+    return dispatched
 
 
 def load(package: str) -> None:

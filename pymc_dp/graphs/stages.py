@@ -14,6 +14,7 @@ from rich.console import Console
 from pymc_dp.kernels import ANNOUNCED
 
 _log = logging.getLogger("pymc.dp")
+_REWRITING = logging.getLogger("pytensor.graph.rewriting.basic")
 
 DRAWING = "Tuning and drawing"
 _TICK, _LOGGED = 0.2, 10.0  # seconds between lines, where they move and in a log
@@ -38,21 +39,6 @@ def _is_said(_: logging.LogRecord) -> bool:
 
 
 _log.addFilter(_is_said)
-
-
-def _is_news(_: logging.LogRecord) -> bool:
-    """Whether a record of PyTensor is about anything but two rewrites that fail without harm.
-
-    One joins two slices of a long vector, and overflows int8. The other takes a slice of an op with
-    several outputs as if it had one. For each PyTensor logs a traceback, in several records.
-    """
-    error = sys.exc_info()[1]
-    of_slices = isinstance(error, OverflowError) and "out of bounds for int8" in str(error)
-    beside = isinstance(error, AttributeError) and "'list' object has no attribute" in str(error)
-    return not (of_slices or beside)
-
-
-logging.getLogger("pytensor.graph.rewriting.basic").addFilter(_is_news)
 
 
 class Stages:
@@ -87,6 +73,7 @@ class Stages:
     def __enter__(self) -> Stages:
         """Show the line."""
         self._token, self._announced = _CURRENT.set(self), ANNOUNCED.set(True)
+        _REWRITING.addFilter(self._is_news)
         if self._moves:
             for handler in self._handlers:
                 handler.addFilter(self._before_others)
@@ -97,6 +84,7 @@ class Stages:
 
     def __exit__(self, *_: object) -> None:
         """Remove the line."""
+        _REWRITING.removeFilter(self._is_news)
         _CURRENT.reset(self._token)
         ANNOUNCED.reset(self._announced)
         if self._show is not None:
@@ -138,6 +126,18 @@ class Stages:
     def _to_log(self, line: str) -> None:
         if line:
             _log.info("%s", line)
+
+    def _is_news(self, _: logging.LogRecord) -> bool:
+        """Whether a record of PyTensor is about anything but two rewrites that fail without harm.
+
+        One joins two slices of a long vector, and overflows int8. The other takes a slice of an op
+        with several outputs as if it had one. For each PyTensor logs a traceback, in several
+        records.
+        """
+        error = sys.exc_info()[1]
+        of_slices = isinstance(error, OverflowError) and "out of bounds for int8" in str(error)
+        beside = isinstance(error, AttributeError) and "'list' object has no" in str(error)
+        return not (of_slices or beside)
 
     def _before_others(self, record: logging.LogRecord) -> bool:
         """Remove the line before a message; before one of PyMC, until the next stage."""

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache, singledispatch
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.compiled import Piece, from_graph, from_source
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
-from pymc_dp.graphs.registry import Registry
+from pymc_dp.graphs.registry import Registry, ability
 from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.counts import laws as kernels
 from pymc_dp.kernels.counts.laws import CountLaw
@@ -73,7 +73,7 @@ def _kept_noise(mechanism: Mechanism) -> NoiseOfCounts:
     return _noise(mechanism)
 
 
-@singledispatch
+@ability
 def _noise(mechanism: Mechanism) -> NoiseOfCounts:
     """Compile the noise of a mechanism that is not registered from its `logp`."""
     if not mechanism.log_concave:
@@ -272,7 +272,7 @@ def count_draw(law: CountLaw, noise: NoiseOfCounts, n_noise: int, *, spaced: boo
     )
 
 
-@singledispatch
+@ability
 def log_constant(mechanism: Mechanism, value: TensorVariable) -> TensorVariable | float:
     """Return the constant that the sums omit from the log density; -inf for impossible releases."""
     if mechanism.rates is None:

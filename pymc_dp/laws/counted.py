@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import singledispatch
 from typing import Any
 
 import pytensor.tensor as pt
@@ -16,6 +15,7 @@ from pytensor.tensor.type_other import NoneTypeT
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.registry import ability
 from pymc_dp.laws import law_names
 from pymc_dp.laws.count_sums import COUNT_LAWS, Atom
 from pymc_dp.laws.mixture import MixtureLaw
@@ -30,7 +30,7 @@ def read_law(variable: TensorVariable) -> tuple[Any, list[TensorVariable]]:
     return _read(variable.owner.op, variable.owner)
 
 
-@singledispatch
+@ability
 def _read(op: Op, node: Apply) -> tuple[Any, list[TensorVariable]]:
     raise Declined(f"a {law_names([type(op)])} law cannot be integrated out")
 

@@ -96,7 +96,7 @@ class IntegratedReleaseRV(SymbolicRandomVariable):
 
     _print_name = ("IntegratedRelease", "\\operatorname{IntegratedRelease}")
     law: Integrated
-    mechanism: Mechanism
+    mechanism: Mechanism  # its parameters are without values: see `split`
 
     def split(self, inputs: Sequence[TensorVariable]) -> tuple[Mechanism, list[TensorVariable]]:
         """Split inputs of the op: the mechanism with its parameters, and those of the law."""
@@ -125,7 +125,7 @@ def integrated_release(law: Integrated, mechanism: Mechanism, *parameters) -> Te
         [next_rng, draw],
         extended_signature=f"[rng],{cores}->[rng],{core(draw)}",
     )
-    op.law, op.mechanism = law, mechanism
+    op.law, op.mechanism = law, noise
     op.name = f"Integrated{mechanism.label}"
     op._print_name = op.name, rf"\operatorname{{{op.name}}}"
     return op(*inputs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.registry import ability
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism, has_kink
@@ -20,10 +20,10 @@ from pymc_dp.mechanisms.grids import OntoGrid
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism, layers
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.mechanisms.suppressed import SuppressedMechanism
-from pymc_dp.reading.model import release_mechanism, release_statistic
+from pymc_dp.reading.model import mechanism_of, release_statistic
 
 
-@singledispatch
+@ability
 def mean_variance(op: Op, *parameters) -> tuple[TensorVariable, TensorVariable]:
     """Return the mean and the variance of a law with these parameters of its op.
 
@@ -67,7 +67,7 @@ def of_variable(
     op, value = rv.owner.op, as_float(value)
     match op:
         case PrivateReleaseRV():
-            mechanism = release_mechanism(rv)
+            mechanism = mechanism_of(rv)
             mean, variance = release_statistic(rv), _added(mechanism)
         case IntegratedReleaseRV():
             mechanism, parameters = op.split(rv.owner.inputs)

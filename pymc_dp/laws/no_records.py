@@ -15,7 +15,7 @@ from pymc_dp.graphs.substitution import substitute
 from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
-from pymc_dp.reading.model import release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.model import mechanism_of, release_statistic, releases_of
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class NoRecords(SumLaw):
         change = Change()
         for release, value in self.values.items():
             law = Public((f"{release.name}_confidential",))
-            change.replaced[release] = integrated_release(law, release_mechanism(release), value)
+            change.replaced[release] = integrated_release(law, mechanism_of(release), value)
         return change
 
 

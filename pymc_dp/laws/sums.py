@@ -38,7 +38,7 @@ from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.cells import require_numbers
 from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.groups import Records
-from pymc_dp.reading.model import Reading, parents, release_mechanism, releases_of
+from pymc_dp.reading.model import Reading, mechanism_of, parents, releases_of
 from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic
 
 
@@ -225,7 +225,7 @@ class Family(ABC):
         entries, (name, *public) = self.entries[statistic.rv], self.shown(statistic)
         assert entries is not None
         release, shape = statistic.rv, known_shape(statistic.rv)
-        mechanism, (op, law_parameters) = release_mechanism(release), entries.law
+        mechanism, (op, law_parameters) = mechanism_of(release), entries.law
         require_multiples(release, mechanism, entries.factor, entries.constant)
         parameters = [
             p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in law_parameters
@@ -332,7 +332,7 @@ class OfSums(SumLaw):
             value = value.reshape(known_shape(release))
             if more and any(f.shown(s).name == confidential(release) for f, s in parts):
                 change.deterministics[confidential(release)] = value
-            change.replaced[release] = release_rv(value, release_mechanism(release))
+            change.replaced[release] = release_rv(value, mechanism_of(release))
         return change
 
     def marginal(self):
@@ -347,7 +347,7 @@ class OfSums(SumLaw):
             masks[0] |= ~masks.any(axis=0)  # entries of no records go with the first variable
             owned = zip(parts, map(np.flatnonzero, masks), strict=True)
             pieces = [f.piece(s, entries) for (f, s), entries in owned]
-            change.replaced[release] = pieces_release(pieces, release, release_mechanism(release))
+            change.replaced[release] = pieces_release(pieces, release, mechanism_of(release))
         return change
 
 

@@ -7,7 +7,6 @@ probability above it. PyMC inverts probabilities below a value; `quantile` inver
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import singledispatch
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from pymc.math import logdiffexp
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.registry import ability
 from pymc_dp.laws import is_registered
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 
@@ -35,7 +35,7 @@ class Tails(NamedTuple):
     above: TensorVariable
 
 
-@singledispatch
+@ability
 def log_tails(op, rv: TensorVariable, value: TensorVariable) -> Tails:
     """Return the log probabilities on both sides of a value; dispatched on the op of `rv`."""
     return Tails(pm.logcdf(rv, value, warn_rvs=False), logccdf(rv, value, warn_rvs=False))
@@ -55,7 +55,7 @@ def log_between(
     return pt.concatenate([below[:1], *between, above[-1:]])
 
 
-@singledispatch
+@ability
 def quantile(op, rv: TensorVariable, tails: Tails) -> TensorVariable:
     """Return the value with these log probabilities on both sides; dispatched on the op of `rv`.
 

@@ -22,7 +22,6 @@ References
 """
 
 from collections.abc import Callable
-from functools import singledispatch
 
 import numpy as np
 import pytensor.tensor as pt
@@ -32,6 +31,7 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
+from pymc_dp.graphs.registry import ability
 from pymc_dp.kernels.functions import tilting as kernels
 from pymc_dp.laws import Pair, register_pair
 from pymc_dp.mechanisms import LaplaceMechanism
@@ -81,7 +81,7 @@ def elementwise_mass(mass, t, z, lo, hi, *params):
     return anchored + pt.switch(pt.gt(hi, lo), t * (anchor - z), 0.0)
 
 
-@singledispatch
+@ability
 def log_tilted_mass(op, t, z, lo, hi, *params):
     r"""Return :math:`\log \int_{lo}^{hi} f(s) e^{t (s - z)} ds` for the law of an RV op.
 

@@ -9,7 +9,7 @@ them. The map of a law has to preserve the law: :math:`x \sim f(\cdot \mid \thet
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, singledispatch
+from functools import partial
 
 import numpy as np
 import pytensor.tensor as pt
@@ -28,6 +28,7 @@ from pytensor.graph.basic import equal_computations
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.registry import ability
 from pymc_dp.laws.continuity import is_continuous
 from pymc_dp.laws.tails import Tails, cut_law, cut_quantile, cut_tails, log_tails, quantile
 
@@ -36,7 +37,7 @@ Draw = Callable[..., TensorVariable]
 _TINY = np.finfo(float).tiny
 
 
-@singledispatch
+@ability
 def transport(
     op, old: TensorVariable, new: TensorVariable, value: TensorVariable, draw: Draw
 ) -> TensorVariable:

@@ -17,7 +17,6 @@ from pymc_dp.mechanisms.grids import (
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.postprocessed import ClippedMechanism
 from pymc_dp.mechanisms.registry import (
-    MECHANISMS,
     MechanismExample,
     mechanism_examples,
     register_mechanism,
@@ -50,7 +49,7 @@ load(__name__)
 
 def __getattr__(name: str) -> Any:
     """Return a mechanism of a plugin."""
-    for mechanism in MECHANISMS:
-        if mechanism.__name__ == name:
-            return mechanism
+    for cls in registered_mechanisms():
+        if cls.__name__ == name:
+            return cls
     raise AttributeError(f"pymc_dp.mechanisms has no {name!r}")

@@ -52,7 +52,7 @@ def register_mechanism(
     Parameters
     ----------
     cls : type
-        Subclass of `Mechanism`.
+        Subclass of `Mechanism`, of a name of its own.
     examples : callable
         Returns the examples. It is called by the tests only, so importing stays cheap.
     how : str, optional
@@ -60,6 +60,9 @@ def register_mechanism(
     """
     if not (isinstance(cls, type) and issubclass(cls, Mechanism)):
         raise TypeError(f"only subclasses of Mechanism can be registered, got {cls!r}")
+    # The class of a notebook's cell is another one each time that the cell is run.
+    if any(c.__name__ == cls.__name__ and c.__module__ != cls.__module__ for c in MECHANISMS):
+        raise ValueError(f"{cls!r}: files know another mechanism by this name, rename it")
     MECHANISMS.add(examples, cls)
     if how is not None:
         POSTPROCESSED.add(cls, how)

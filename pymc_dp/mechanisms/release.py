@@ -146,17 +146,17 @@ class PrivateReleaseRV(SymbolicRandomVariable):
     """
 
     _print_name = ("PrivateRelease", "\\operatorname{PrivateRelease}")
-    mechanism: Any  # a Mechanism; only its law is used here
+    mechanism: Any  # a Mechanism, whose parameters are without values: see `split`
     bounds: tuple | None
     region: type[FeasibleMoments] | type[FeasibleRegression] | None
     n: int | None
 
     def split(self, inputs):
-        """Return the statistic, the mechanism with these inputs as parameters, the moments."""
+        """Return the mechanism with these inputs as parameters, the statistic, the moments."""
         _, statistic, *rest = inputs
         count = len(self.mechanism.parameters)
         moments = self.region(*rest[count:]) if self.region is not None else None
-        return apart(statistic), self.mechanism.with_parameters(*rest[:count]), moments
+        return self.mechanism.with_parameters(*rest[:count]), apart(statistic), moments
 
     def dist_params(self, node):
         """Return what a printed model shows: the statistic and the parameters of the noise."""
@@ -185,7 +185,8 @@ def release_rv(
     dummies = [variable.type() for variable in inputs]
     rng, stat, *rest = dummies
     count = len(mechanism.parameters)
-    next_rng, draw = mechanism.with_parameters(*rest[:count]).noise_sample(rng, stat)
+    noise = mechanism.with_parameters(*rest[:count])
+    next_rng, draw = noise.noise_sample(rng, stat)
     if moments is not None:
         assert bounds is not None
         assert n is not None
@@ -199,7 +200,7 @@ def release_rv(
         [next_rng, draw],
         extended_signature=f"[rng],{','.join([core, *scalars])}->[rng],{released}",
     )
-    op.mechanism, op.bounds, op.n = mechanism, bounds, n
+    op.mechanism, op.bounds, op.n = noise, bounds, n
     op.name = mechanism.label
     op._print_name = op.name, rf"\operatorname{{{op.name}}}"
     op.region = None if moments is None else type(moments)
@@ -225,7 +226,7 @@ def record_bounds(
 @_logprob.register(PrivateReleaseRV)
 def _release_logprob(op, values, *inputs, **kwargs):
     [value] = values
-    statistic, mechanism, moments = op.split(inputs)
+    mechanism, statistic, moments = op.split(inputs)
     logp = mechanism.logp(value, statistic)
     if moments is not None:
         logp = pt.switch(moments.feasible(op.n, *op.bounds), logp, -np.inf)
@@ -234,7 +235,7 @@ def _release_logprob(op, values, *inputs, **kwargs):
 
 def _without_bounds(op, inputs):
     """Return the statistic and the mechanism of a release; with bounds it is not normalised."""
-    statistic, mechanism, moments = op.split(inputs)
+    mechanism, statistic, moments = op.split(inputs)
     if moments is not None:
         raise NotImplementedError("a release with bounds= has no normalised distribution function")
     return statistic, mechanism
@@ -254,5 +255,5 @@ def _release_icdf(op, value, *inputs, **kwargs):
 
 @_support_point.register(PrivateReleaseRV)
 def _release_support_point(op, rv, *inputs):
-    statistic, mechanism, _ = op.split(inputs)
+    mechanism, statistic, _ = op.split(inputs)
     return pt.broadcast_to(mechanism.support_point(statistic), rv.shape)

@@ -215,12 +215,12 @@ class LaplaceNoise(ScaleNoise):
     def _from_epsilon(cls, epsilon: ArrayLike, sensitivity: ArrayLike) -> Self:
         loss, size = cls._arguments(epsilon=epsilon, sensitivity=sensitivity)
         mechanism = cls(labelled_like(size / loss, epsilon, sensitivity))
-        object.__setattr__(mechanism, "_stated", loss)
+        object.__setattr__(mechanism, "stated_loss", loss)
         return mechanism
 
     def stated_epsilon(self, shape: tuple[int | None, ...]) -> float | None:
         """Total stated loss of a release; see `Mechanism.stated_epsilon`."""
-        stated = getattr(self, "_stated", None)
+        stated = getattr(self, "stated_loss", None)
         known = tuple(length for length in shape if length is not None)
         if stated is None or len(known) < len(shape):
             return None

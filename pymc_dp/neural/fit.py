@@ -20,9 +20,9 @@ from pymc_dp.neural.problem import Problem
 from pymc_dp.neural.run import (
     MakeNoise,
     Run,
-    _likelihood_proposal,
-    _posterior_proposal,
     check_counts,
+    likelihood_proposal,
+    posterior_proposal,
     supported_draws,
     warn_of_border,
     warn_of_leakage,
@@ -151,7 +151,7 @@ def sppe(
     noise = _noise(problem, noise_draws, qmc)
     run = Run("posterior", problem, training, estimator, noise, device, random_seed)
     with run.torch():
-        simulated = run.rounds(rounds, simulations, earlier, _posterior_proposal, progressbar)
+        simulated = run.rounds(rounds, simulations, earlier, posterior_proposal, progressbar)
         run.check_range(simulated)
         release, density = problem.observed[None], run.trainer.density
         drawn, leakage = supported_draws(problem.prior, density, release, draws * chains, run.box)
@@ -261,11 +261,11 @@ def sple(
     noise = _noise(problem, noise_draws, qmc)
     run = Run("likelihood", problem, training, estimator, noise, device, random_seed)
     with run.torch():
-        simulated = run.rounds(rounds, simulations, earlier, _likelihood_proposal, progressbar)
+        simulated = run.rounds(rounds, simulations, earlier, likelihood_proposal, progressbar)
         run.check_range(simulated)
         from pymc_dp.neural.likelihood import network_model
 
-        starts = _likelihood_proposal(run, simulated, 2 * chains + 100)
+        starts = likelihood_proposal(run, simulated, 2 * chains + 100)
         warn_of_border(run.box, starts)
         starts = starts[:chains]
         network = network_model(problem, run.trainer.density, run.box)

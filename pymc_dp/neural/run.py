@@ -252,7 +252,8 @@ class Run:
         return tree
 
 
-def _posterior_proposal(run: Run, data: Simulations, count: int) -> np.ndarray:
+def posterior_proposal(run: Run, data: Simulations, count: int) -> np.ndarray:
+    """Draw parameters from the posterior under the network of posteriors."""
     problem, density = run.problem, run.trainer.density
     drawn, _ = supported_draws(problem.prior, density, problem.observed[None], count, run.box)
     return drawn[:, 0]
@@ -350,7 +351,7 @@ def warn_of_range(channels: Sequence[Channel], released: np.ndarray, value: np.n
         )
 
 
-def _likelihood_proposal(run: Run, data: Simulations, count: int) -> np.ndarray:
+def likelihood_proposal(run: Run, data: Simulations, count: int) -> np.ndarray:
     """Draw parameters from the posterior under the likelihood network."""
     problem, rng = run.problem, run.rng
 

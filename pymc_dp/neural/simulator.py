@@ -26,7 +26,7 @@ from pymc_dp.neural.problem import Problem
 from pymc_dp.observation_checks import check_noise_shape
 from pymc_dp.reading.checks import check_values
 from pymc_dp.reading.frozen import as_model, without_starts
-from pymc_dp.reading.model import parents, release_mechanism, release_statistic, releases
+from pymc_dp.reading.model import mechanism_of, parents, release_statistic, releases
 
 _log = logging.getLogger("pymc.dp")
 
@@ -128,7 +128,7 @@ def model_problem(
             value = np.full(release.shape.eval(), np.nan)
         if value is None:
             raise ValueError(f"the observed value of {release.name!r} is symbolic: give numbers")
-        channels.append(Channel(release.name, release_mechanism(release), np.shape(value)))
+        channels.append(Channel(release.name, mechanism_of(release), np.shape(value)))
         observed.append(np.ravel(value).astype("float64"))
     chosen = parameters(model, var_names)
     simulated = [rv.name for rv in model.free_RVs if rv not in (*chosen, *release_rvs)]

@@ -111,7 +111,7 @@ def _written_mechanism(mechanism: Mechanism) -> dict[str, Any]:
                     f"the mechanism from numbers to write it"
                 )
             document[field.name] = _written(known)
-    stated = getattr(mechanism, "_stated", None)
+    stated = getattr(mechanism, "stated_loss", None)
     if stated is not None:
         document[_STATED] = _written(stated)
     return _present(document)
@@ -158,7 +158,7 @@ def _mechanism(where: str, document: Any) -> Mechanism:
         epsilon = positive_argument(
             _number(f"{where}: {name}: {_STATED}", stated), mechanism=name, name=_STATED
         )
-        object.__setattr__(mechanism, "_stated", epsilon)
+        object.__setattr__(mechanism, "stated_loss", epsilon)
     return mechanism
 
 

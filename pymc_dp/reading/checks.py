@@ -14,7 +14,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import is_whole, known_value
 from pymc_dp.mechanisms.checks import check_attainable, is_published
 from pymc_dp.mechanisms.postprocessed import layers
-from pymc_dp.reading.model import as_published, release_mechanism, release_statistic, releases
+from pymc_dp.reading.model import as_published, mechanism_of, release_statistic, releases
 
 
 def check_values(model: pm.Model) -> None:
@@ -28,20 +28,18 @@ def check_values(model: pm.Model) -> None:
         if value is not None and (
             value.ndim != len(shape)
             or any(e not in (None, s) for e, s in zip(shape, value.shape, strict=False))
-            or not np.all(is_published(release_mechanism(release), value))
+            or not np.all(is_published(mechanism_of(release), value))
         ):
             raise ValueError(
                 f"{release.name!r}: the observed value {value} is not a finite array of shape "
                 f"{shape}; was it changed by pm.set_data?"
             )
-        wrong = release_mechanism(release).wrong_parameter()
+        wrong = mechanism_of(release).wrong_parameter()
         if wrong is not None:
             raise ValueError(
                 f"{release.name!r}: the noise parameter {wrong}; was it changed by pm.set_data?"
             )
-        check_attainable(
-            release.name, release_mechanism(release), published, release_statistic(release)
-        )
+        check_attainable(release.name, mechanism_of(release), published, release_statistic(release))
 
 
 def takes_whole(release: TensorVariable) -> bool:

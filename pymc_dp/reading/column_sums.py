@@ -24,7 +24,7 @@ from pymc_dp.graphs.values import depends_on, known_value, nearest_rvs
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.release import PrivateReleaseRV
-from pymc_dp.reading.model import release_mechanism, release_statistic
+from pymc_dp.reading.model import mechanism_of, release_statistic
 from pymc_dp.reading.sums import Additive, additive
 from pymc_dp.reading.sums.polynomials import (
     Coefficient,
@@ -103,7 +103,7 @@ class RowRelease:
     @property
     def mechanism(self) -> Mechanism:
         """The noise, with the parameters of this graph."""
-        return release_mechanism(self.rv)
+        return mechanism_of(self.rv)
 
     @property
     def degree(self) -> int:

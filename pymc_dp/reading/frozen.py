@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -14,13 +15,16 @@ from pytensor.graph.traversal import ancestors, toposort
 from pymc_dp.graphs.substitution import simplified
 from pymc_dp.reading.model import (
     Reading,
+    mechanism_of,
     privatized_variables,
-    release_mechanism,
     release_statistic,
     releases,
     releases_of,
 )
 from pymc_dp.reading.record_lengths import size_of
+
+# Attributes in which `once`, PyMC and `kept` keep what they made of a model.
+_KEPT = {"answers", "values", "_cache", "unobserved_value_vars"}
 
 
 def read(model: pm.Model | None, call: str) -> Reading:
@@ -88,16 +92,25 @@ def in_order_of(copy: pm.Model, model: pm.Model) -> None:
     copy.check_bounds = model.check_bounds
 
 
+def shallow(model: pm.Model, **changed: Any) -> pm.Model:
+    """Return a copy that shares all variables with a model, for reading only."""
+    copy = object.__new__(type(model))
+    copy.__dict__.update(state_of(model), **changed)
+    return copy
+
+
+def state_of(model: pm.Model) -> dict[str, Any]:
+    """Return the attributes of a model without the answers and the code that are kept with it."""
+    return {name: value for name, value in vars(model).items() if name not in _KEPT}
+
+
 def without_starts(model: pm.Model) -> pm.Model:
     """Return a model without `initval=`, with which PyMC refuses to make a graph of it.
 
     It shares all variables with the model, and must not be changed. The model itself stays as it
     is: another thread may read it.
     """
-    bare = object.__new__(type(model))
-    starts = dict.fromkeys(model.rvs_to_initial_values)
-    bare.__dict__.update(model.__dict__, rvs_to_initial_values=starts)
-    return bare
+    return shallow(model, rvs_to_initial_values=dict.fromkeys(model.rvs_to_initial_values))
 
 
 def set_starts(copy: pm.Model, model: pm.Model) -> None:
@@ -117,5 +130,5 @@ def _on_unknown_numbers(model: pm.Model) -> list[Variable]:
     sizes = {rv: size for rv in model.free_RVs if (size := size_of(rv)) is not None}
     graphs = [graph for size in sizes.values() for graph in size.owner.inputs]
     for release in releases_of(model, {*sizes, *sizes.values()}):
-        graphs += [model.rvs_to_values[release], *release_mechanism(release).parameters]
+        graphs += [model.rvs_to_values[release], *mechanism_of(release).parameters]
     return graphs

@@ -17,8 +17,8 @@ from pymc_dp.graphs.values import depends_on, nearest_rvs
 from pymc_dp.reading.model import (
     Reading,
     children,
+    mechanism_of,
     privatized,
-    release_mechanism,
     release_statistic,
     releases,
     releases_of,
@@ -119,7 +119,7 @@ def record_groups(reading: Reading) -> list[Records]:
 
 def is_channel(release: TensorVariable) -> bool:
     """Whether a release reports categories, each changed at random."""
-    return release_mechanism(release).is_channel
+    return mechanism_of(release).is_channel
 
 
 def _with_classes(reading: Reading, records: Sequence[TensorVariable]) -> list[Records]:

@@ -26,7 +26,7 @@ from scipy.sparse import issparse
 from pymc_dp.graphs.declined import once
 from pymc_dp.graphs.registry import Registry
 from pymc_dp.graphs.stages import stage
-from pymc_dp.reading.frozen import copied, deciding, with_known_lengths
+from pymc_dp.reading.frozen import copied, deciding, state_of, with_known_lengths
 from pymc_dp.reading.model import Reading, changed
 
 # Ops whose functions users write.
@@ -192,6 +192,8 @@ class _Frozen(FrozenModel):
 
     PyMC finds compiled functions by the identity of their graphs.
     """
+
+    __getstate__ = state_of  # other processes cannot load compiled code
 
     @cached_property
     def unobserved_value_vars(self):

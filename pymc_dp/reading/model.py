@@ -198,9 +198,12 @@ def release_statistic(release: TensorVariable) -> TensorVariable:
     return release.owner.inputs[1]
 
 
-def release_mechanism(release: TensorVariable) -> Mechanism:
-    """Return the noise of a release, with the parameters of its graph."""
-    return release.owner.op.split(release.owner.inputs)[1]
+def mechanism_of(release: TensorVariable) -> Mechanism:
+    """Return the noise of a release, with the parameters of its graph.
+
+    Those of the op's mechanism are without values: the op is shared by copies of a model.
+    """
+    return release.owner.op.split(release.owner.inputs)[0]
 
 
 def privatized_variables(model: pm.Model) -> list[TensorVariable]:

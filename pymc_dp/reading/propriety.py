@@ -42,7 +42,7 @@ def check_proper(reading: Reading, read: NormalColumn) -> None:
 
 def _told(reading: Reading, release: RowRelease) -> set[str]:
     """Return the moments of which a noisy number was published, not clipped and not withheld."""
-    mechanism = release.op.mechanism
+    mechanism = release.mechanism
     cut = (ClippedMechanism, ThresholdedMechanism)
     if any(isinstance(layer, cut) for layer in layers(mechanism)):
         return set()

@@ -19,7 +19,7 @@ def is_tagged(rv: Variable) -> bool:
     return isinstance(getattr(rv.tag, "dp_release", None), str)
 
 
-def tag_records(reading: Reading, exact: Mapping[TensorVariable, str] | None = None) -> None:
+def tag_records(reading: Reading, exact: Mapping[TensorVariable, str]) -> None:
     """Tag confidential variables, so that `pm.sample` assigns their steps.
 
     Tags are strings, which survive in copies of the model: ``dp_release`` names the releases of
@@ -29,10 +29,10 @@ def tag_records(reading: Reading, exact: Mapping[TensorVariable, str] | None = N
     Parameters
     ----------
     reading : Reading
-    exact : mapping of TensorVariable to str, optional
+    exact : mapping of TensorVariable to str
         Counts, each with the name of its step.
     """
-    model, exact = reading.model, exact or {}
+    model = reading.model
     for rv in model.free_RVs:
         _tag(rv, "dp_step", exact.get(rv))
     aggregated = tuple(

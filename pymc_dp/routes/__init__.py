@@ -110,7 +110,7 @@ def routes(
             except Declined as reason:
                 table.append((route, reason))
             except ValueError as error:  # an improper posterior, or an impossible value
-                table.append((route, Declined(str(error))))
+                table.append((route, Declined(str(error), near=1)))
     return table
 
 

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from typing import Any, Protocol
 
 import numpy as np
@@ -135,7 +136,8 @@ def run(
         interrupted = False
         with ThreadPoolExecutor(max_workers=cores) as pool:
             try:
-                futures += [pool.submit(draw, c) for c in range(chains)]
+                # Threads see what this one has set, `quiet` say.
+                futures += [pool.submit(copy_context().run, draw, c) for c in range(chains)]
                 # In short waits: on every system a signal is seen between them.
                 while (state := wait(futures, _WAIT, FIRST_EXCEPTION)).not_done:
                     if any(future.exception() for future in state.done):

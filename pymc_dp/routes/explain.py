@@ -25,7 +25,7 @@ from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.frozen import as_model
 from pymc_dp.reading.groups import blocks, record_groups
 from pymc_dp.reading.kept import kept
-from pymc_dp.reading.model import Reading, privatized, release_statistic, releases
+from pymc_dp.reading.model import Reading, mechanism_of, privatized, release_statistic, releases
 from pymc_dp.reading.record_lengths import record_length, size_of
 from pymc_dp.reading.records import looked_up
 from pymc_dp.reading.tags import is_tagged
@@ -146,9 +146,7 @@ def _explained(reading: Reading, details: bool) -> Explanation:
     for rv in model.basic_RVs:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
             integrated = ", ".join(rv.owner.op.law.names) or "the records"
-            rows.append(
-                [rv.name, f"integrated out: {integrated}", _short(rv.owner.op.mechanism), "-"]
-            )
+            rows.append([rv.name, f"integrated out: {integrated}", _short(mechanism_of(rv)), "-"])
     if not rows:
         raise ValueError("there is nothing to explain: the model has no dp.PrivateObservation")
     result.tables.append(("Releases", ["release", "statistic", "mechanism", "bounds"], rows))
@@ -247,12 +245,11 @@ def nearest_better(
 
 
 def _release_row(reading, release) -> list[str]:
-    op = release.owner.op
     statistic = _statistic(reading, release)
     records = [rv for group in record_groups(reading) for rv in group.records]
     stated = record_bounds(release, records)
     bounds = ", ".join(f"{rv.name} in [{a:g}, {b:g}]" for rv, (a, b) in stated.items()) or "-"
-    return [release.name, statistic, _short(op.mechanism), bounds]
+    return [release.name, statistic, _short(mechanism_of(release)), bounds]
 
 
 def _statistic(reading: Reading, release) -> str:

@@ -195,7 +195,7 @@ def _plan(reading: Reading) -> Plan:
     cost = Counter({"records, loop": 1.0})
     for block in record_blocks:
         cost.update(sweep(reading, block))
-    return Plan.costing(cost, partial(run_tuned, reading, _NAME, RecordChain))
+    return Plan.costing(cost, partial(run_tuned, reading, RecordChain, _NAME))
 
 
 # Marginal routes mix better: this one is taken only if it is expected to be ten times faster.

@@ -90,7 +90,7 @@ def _plan(rung: str, reading: Reading) -> Plan:
     _draws(target)
     size = sum(math.prod(lengths(rv)) for rv in target.model.free_RVs)
     cost = {"loop": 1.0, "loop, entry": float(size)}
-    return Plan.costing(cost, partial(run_tuned, target, _NAME, StepsChain))
+    return Plan.costing(cost, partial(run_tuned, target, StepsChain, _NAME))
 
 
 # Routes that integrate more out mix better: the handicap says how much faster this has to be.

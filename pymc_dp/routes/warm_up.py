@@ -112,6 +112,19 @@ class TunedChain(ABC):
         return by_name(rows, self._shapes)
 
 
+@once
+def _compiled(reading: Reading, kind: Callable[[Reading], TunedChain]) -> TunedChain:
+    stage("Compiling")
+    return kind(reading)
+
+
+def run_tuned(
+    reading: Reading, kind: Callable[[Reading], TunedChain], route: str, **kwargs: Any
+) -> DataTree:
+    """Sample a model by a chain of this kind, which is compiled once."""
+    return run(reading, route, _compiled(reading, kind), "sweeps", **kwargs)
+
+
 def warm_up(
     tune: int,
     pieces: Pieces,
@@ -161,16 +174,3 @@ def _draws_apart(draws: np.ndarray) -> float:
 
     effective = float(array_stats.ess(draws[None], chain_axis=0, draw_axis=1, method="mean"))
     return len(draws) / effective if effective > 0.0 else math.inf
-
-
-@once
-def _compiled(reading: Reading, kind: Callable[[Reading], TunedChain]) -> TunedChain:
-    stage("Compiling")
-    return kind(reading)
-
-
-def run_tuned(
-    reading: Reading, route: str, kind: Callable[[Reading], TunedChain], **kwargs: Any
-) -> DataTree:
-    """Run the chain of a kind for a model, which is compiled once; see `routes.chain.run`."""
-    return run(reading, route, _compiled(reading, kind), "sweeps", **kwargs)

@@ -26,7 +26,7 @@ from pymc_dp.graphs.values import nearest_rvs, public_data
 from pymc_dp.kernels.deferred import deferring
 from pymc_dp.reading.checks import takes_whole
 from pymc_dp.reading.kept import made_once
-from pymc_dp.reading.model import Reading, release_mechanism, release_statistic
+from pymc_dp.reading.model import Reading, mechanism_of, release_statistic
 
 
 class PointFunction(NamedTuple):
@@ -60,7 +60,7 @@ def point_function(
 
 @made_once
 def _published(model: pm.Model, release: TensorVariable) -> PointFunction:
-    rates = release_mechanism(release).rates
+    rates = mechanism_of(release).rates
     assert rates is not None
     return point_function(model, [model.rvs_to_values[release].astype("float64"), *rates])
 
@@ -193,7 +193,7 @@ class DPStep(BlockedStep):
             point = {**point, name: drawn.astype(point[name].dtype, copy=False)}
         return point, [{}]
 
-    def _hold(self, name: str, data: Sequence[SharedVariable], read: Callable[[], np.ndarray]):
+    def hold(self, name: str, data: Sequence[SharedVariable], read: Callable[[], np.ndarray]):
         """Remember what was read from data that decide how a variable is drawn."""
         notice(*data)
         names = " or ".join(repr(shared.name) for shared in data)
@@ -208,10 +208,10 @@ class DPStep(BlockedStep):
         for data in public_data(whole):
             if str(data.type.dtype).startswith("float"):
                 read = partial(data.get_value, borrow=True)
-                self._hold(self.vars[0].name, [data], read)
+                self.hold(self.vars[0].name, [data], read)
 
     def setup_chain(self, rng, tune, draws):
-        """Begin a chain; refuse it if data changed that the step remembers, see `_hold`."""
+        """Begin a chain; refuse it if data changed that the step remembers, see `hold`."""
         super().setup_chain(rng, tune, draws)
         for name, data, read, value in self._held:
             if not np.array_equal(read(), value):

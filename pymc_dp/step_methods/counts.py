@@ -297,7 +297,7 @@ def _aims(reading: Reading, rv, releases, maps) -> tuple[np.ndarray, PointFuncti
         slopes = np.hstack([np.zeros_like(slopes), slopes])
     zeros, aims = pt.zeros(known_shape(rv), dtype=rv.dtype), []
     for release in releases:
-        statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        mechanism, statistic, _ = release.owner.op.split(release.owner.inputs)
         value = reading.model.rvs_to_values[release]
         aims.append(mechanism.typical_statistic(value) - substitute(statistic, {rv: zeros}))
     return slopes, point_function(reading.model, aims)
@@ -350,7 +350,7 @@ def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> Co
     slopes = np.empty((0, cells)) if states is None else states
     total = pt.constant(0.0)
     for release in releases:
-        statistic, mechanism, _ = release.owner.op.split(release.owner.inputs)
+        mechanism, statistic, _ = release.owner.op.split(release.owner.inputs)
         value = reading.model.rvs_to_values[release]
         statistic_at = substitute(statistic, {rv: latent})
         if len(releases) == 1 and not binary and states is None:

@@ -78,7 +78,7 @@ class LaplaceScaleMixtureGibbs(WeavingStep):
                 f"it must feed one release and nothing else, and feeds {[c.name for c in fed]}"
             )
         [release] = fed
-        _, mechanism, moments = release.owner.op.split(release.owner.inputs)
+        mechanism, _, moments = release.owner.op.split(release.owner.inputs)
         if type(mechanism) is not LaplaceMechanism or moments is not None:
             raise Declined(
                 f"the release {release.name!r} must carry Laplace noise, without bounds; write "

@@ -17,11 +17,7 @@ from pymc_dp.graphs.values import known_value, public_data
 from pymc_dp.kernels.counts import directions
 from pymc_dp.kernels.counts import tables as kernels
 from pymc_dp.laws.count_sums import COUNT_LAWS
-from pymc_dp.reading.model import (
-    Reading,
-    release_mechanism,
-    release_statistic,
-)
+from pymc_dp.reading.model import Reading, mechanism_of, release_statistic
 from pymc_dp.step_methods.base import DPStep, point_function, unusable, updated_by
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 from pymc_dp.step_methods.table_entries import (
@@ -282,11 +278,11 @@ def _counts(table: Table, point) -> np.ndarray:
 
 
 def hold_parts(step: DPStep, reading: Reading, rvs: Sequence[TensorVariable]) -> None:
-    """Remember data in the coefficients of counts in their releases; see `DPStep._hold`."""
+    """Remember data in the coefficients of counts in their releases; see `DPStep.hold`."""
     for statistic in map(release_statistic, releases_of_table(reading, rvs)):
         if data := public_data([statistic]):
             names = [str(reading.model.rvs_to_values[rv].name) for rv in rvs]
-            step._hold("' and '".join(names), data, partial(coefficients, statistic, rvs))
+            step.hold("' and '".join(names), data, partial(coefficients, statistic, rvs))
 
 
 def _table(
@@ -297,7 +293,7 @@ def _table(
     op, shape = rv.owner.op, counts_shape(rv)
     columns = []
     for release, constant in zip(releases_of_table(reading, rvs), entries.constants, strict=True):
-        mechanism = release_mechanism(release)
+        mechanism = mechanism_of(release)
         [scale] = mechanism.parameters
         rates = mechanism.with_parameters(pt.switch(scale > 0, scale, np.nan)).rates
         assert rates is not None

@@ -26,7 +26,7 @@ from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.postprocessed import layers
 from pymc_dp.mechanisms.release import FeasibleMoments, PrivateReleaseRV, mean_range, variance_cap
 from pymc_dp.reading.counts import MOST_APART, possible_counts
-from pymc_dp.reading.model import Reading, children, release_mechanism, release_statistic
+from pymc_dp.reading.model import Reading, children, mechanism_of, release_statistic
 from pymc_dp.reading.sums.polynomials import is_linear
 from pymc_dp.step_methods.base import LoopDraw, infeasible, point_function, unusable
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
@@ -101,7 +101,7 @@ class TwoSidedGibbs(WeavingStep):
 
     def _read(self, reading, rv, initial_point):
         columns, n_noise, draw = latent_conditional(type(self), reading, rv)
-        withholds = any(release_mechanism(c).withholds for c in children(reading, rv))
+        withholds = any(mechanism_of(c).withholds for c in children(reading, rv))
         rows = point_function(reading.model, as_row(*columns))
         return rows, n_noise, int(withholds), row_sampler(draw, len(columns))
 
@@ -208,7 +208,7 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
         columns = (zero, zero + np.inf, low, high, *pair.parameters(*parameters))
         return columns, 1, pair.draw
     [release] = entries
-    mechanism = release_mechanism(release)
+    mechanism = mechanism_of(release)
     if step.mechanisms is not None and type(mechanism) not in step.mechanisms:
         raise Declined(
             f"its release {release.name!r} uses {type(mechanism).__name__}; write TwoSidedGibbs"
@@ -304,7 +304,7 @@ def is_exact_count(reading: Reading, rv: TensorVariable) -> bool:
 def released_factor(reading: Reading, rv: TensorVariable):
     """Return the factor that a variable is multiplied by in its one release."""
     [release] = children(reading, rv)
-    return released_entries(reading.model, rv, release, release_mechanism(release))[2]
+    return released_entries(reading.model, rv, release, mechanism_of(release))[2]
 
 
 def released_entries(model, rv, release, mechanism):

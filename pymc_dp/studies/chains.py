@@ -17,6 +17,7 @@ from pymc_dp.routes.gaussian import GaussianChain
 from pymc_dp.studies.engines import (
     COMPILED,
     Compiled,
+    Reader,
     Released,
     flat,
     with_anything_released,
@@ -71,7 +72,6 @@ class ChainSampler:
         return draws
 
 
-@COMPILED.register()
 def gaussian(model: pm.Model) -> Compiled:
     """Read Normal records with a released mean and variance."""
     chain = GaussianChain.read(with_anything_released(model))
@@ -84,18 +84,17 @@ def gaussian(model: pm.Model) -> Compiled:
     return Compiled(chain.names, sampler, needed=chain.names, release=release)
 
 
-def _of_route(route: Route) -> None:
-    @COMPILED.register()
+def _of_route(route: Route) -> Reader:
     def read(model: pm.Model) -> Compiled:
         assert route.chain is not None
         chain = route.chain(with_anything_released(model))
         names = tuple(rv.name for rv in chain.variables)
         return Compiled(names, partial(ChainSampler, chain, chain.values))
 
+    return read
 
-for _route in ROUTES:
-    if _route.chain is not None:
-        _of_route(_route)
+
+COMPILED += [gaussian, *(_of_route(route) for route in ROUTES if route.chain is not None)]
 
 
 def simulate(

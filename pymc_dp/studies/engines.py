@@ -22,12 +22,18 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.draws import compile_draws
-from pymc_dp.graphs.registry import Registry
 from pymc_dp.graphs.values import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.laws.integrated import all_releases
 from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
 from pymc_dp.mechanisms.checks import check_attainable, is_published
-from pymc_dp.reading.model import Reading, parents, privatized, release_statistic, releases
+from pymc_dp.reading.model import (
+    Reading,
+    mechanism_of,
+    parents,
+    privatized,
+    release_statistic,
+    releases,
+)
 from pymc_dp.reading.tags import is_tagged
 from pymc_dp.sampling import sample
 from pymc_dp.studies.settings import Settings
@@ -46,7 +52,7 @@ def anything_released(model: pm.Model) -> Released:
     """Return placeholders of the releases: zeros, and NaN where zeros would be withheld."""
     values = {}
     for rv in all_releases(model):
-        value, mechanism = np.zeros(rv.shape.eval(), rv.dtype), rv.owner.op.mechanism
+        value, mechanism = np.zeros(rv.shape.eval(), rv.dtype), mechanism_of(rv)
         if mechanism.withholds:
             value[~np.broadcast_to(mechanism.attainable(value).eval(), value.shape)] = np.nan
         values[rv.name] = value
@@ -105,7 +111,7 @@ class ModelSimulator:
         truth: Mapping[str, Any],
         kernel: Compiled | None = None,
     ):
-        mechanisms = {rv.name: rv.owner.op.mechanism for rv in all_releases(model)}
+        mechanisms = {rv.name: mechanism_of(rv) for rv in all_releases(model)}
         wanted: tuple[str, ...] = tuple(mechanisms)
         self._release: Release = partial(_possible, mechanisms)
         # A kernel simulates from its own parameters only.
@@ -209,7 +215,7 @@ def _computed(
 
 def _checked_release(rv: TensorVariable) -> Callable[[Any], np.ndarray]:
     """Return a function that gives a value the type of a release, or says why it cannot be one."""
-    name, mechanism, shape = rv.name, rv.owner.op.mechanism, tuple(rv.shape.eval().tolist())
+    name, mechanism, shape = rv.name, mechanism_of(rv), tuple(rv.shape.eval().tolist())
     attainable = None  # every finite number is possible
     if not has_continuous_rates(mechanism):
         entry = pt.tensor("value", dtype="float64", shape=shape)
@@ -319,7 +325,7 @@ class Compiled:
 
 
 Reader = Callable[[pm.Model], Compiled]
-COMPILED: Registry[Reader, Reader] = Registry()
+COMPILED: list[Reader] = []
 """Readers of kernels; a reader raises NotImplementedError or ValueError to decline a model."""
 
 

@@ -25,7 +25,6 @@ from pymc_dp.studies.engines import (
 from pymc_dp.studies.settings import Settings
 
 
-@COMPILED.register()
 def read(model: pm.Model) -> Compiled:
     """Read a model for `studies.engines`."""
     data = {
@@ -44,6 +43,9 @@ def read(model: pm.Model) -> Compiled:
         raise NotImplementedError(f"the density has no gradient: {error}") from None
     names = tuple(v.name for v in (*marginal.free_RVs, *marginal.deterministics))
     return Compiled(names, partial(nuts_sampler, marginal), marginal_rate(marginal))
+
+
+COMPILED.append(read)
 
 
 def _data_name(release: str) -> str:

@@ -24,7 +24,7 @@ from pymc_dp.laws.sum_law import change
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.groups import record_groups
 from pymc_dp.reading.kept import kept
-from pymc_dp.reading.model import release_statistic, releases
+from pymc_dp.reading.model import mechanism_of, release_statistic, releases
 
 # Height within a row, and color, of each kind of mark.
 _KINDS = {
@@ -169,7 +169,7 @@ def _withheld(model: pm.Model) -> dict[str, np.ndarray]:
     observed = [rv for rv in all_releases(model) if rv in model.observed_RVs]
     values = {rv: known_value(model.rvs_to_values[rv]) for rv in observed}
     return {
-        str(rv.name): np.full(v.shape, known_value(rv.owner.op.mechanism.is_withheld(v)), bool)
+        str(rv.name): np.full(v.shape, known_value(mechanism_of(rv).is_withheld(v)), bool)
         for rv, v in values.items()
         if v is not None
     }

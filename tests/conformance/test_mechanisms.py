@@ -90,6 +90,9 @@ def test_registered_classes_supply_examples():
     assert {type(e.mechanism) for e in EXAMPLES} == by_entry
     with pytest.raises(TypeError, match="subclasses of Mechanism"):
         register_mechanism(dict, examples=list)
+    same_name = type("LaplaceMechanism", (LaplaceMechanism,), {"__module__": "elsewhere"})
+    with pytest.raises(ValueError, match=r"elsewhere.*files know another mechanism by this name"):
+        register_mechanism(same_name, examples=list)
 
 
 def test_example_is_complete(example):

@@ -112,3 +112,11 @@ def test_the_list_of_abilities_is_what_there_is():
     for name in names:
         *module, ability = ["pymc_dp", "laws", *name.split(".")]
         assert hasattr(import_module(".".join(module)), ability), name
+
+
+def test_mechanisms_of_plugins_are_found_beside_the_others():
+    mechanisms = import_module("pymc_dp.mechanisms")
+    assert mechanisms.StudentTMechanism is dp.StudentTMechanism
+    for wrong in ("FactorizationGibbs", "StudentMechanism"):
+        with pytest.raises(AttributeError, match=f"pymc_dp.mechanisms has no '{wrong}'"):
+            getattr(mechanisms, wrong)

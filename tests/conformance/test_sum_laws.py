@@ -22,7 +22,7 @@ from scipy import sparse, special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.values import PLAIN_MODE
-from pymc_dp.reading.model import release_mechanism, release_statistic, releases
+from pymc_dp.reading.model import mechanism_of, release_statistic, releases
 from tests.fuzz import exact
 from tests.models import TwoSidedGeometric
 
@@ -488,7 +488,7 @@ def noise_density(name):
     for rv in mine:
         shape = rv.type.shape
         own = slice(at, at := at + int(np.prod(shape)))
-        each_one = release_mechanism(rv).logp(
+        each_one = mechanism_of(rv).logp(
             z[own].reshape(shape).astype(rv.dtype), s[:, own].reshape((-1, *shape))
         )
         total += each_one.reshape((s.shape[0], -1)).sum(axis=1)

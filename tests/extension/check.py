@@ -17,13 +17,13 @@ from tests.conformance import test_sum_laws
 RNG = np.random.default_rng(1)
 
 # All of it is found where the package's own things are.
-assert dp_acme.CauchyMechanism in registered_mechanisms()
+assert dp_acme.AcmeCauchy in registered_mechanisms()
 assert dp_acme.UNIFORM_LAPLACE in PAIRS.values()
 assert dp_acme.PriorGibbs in STEPS
 assert dp_acme.ROUTE in ROUTES
 
 # The mechanism: density and interval, also clipped and in a model of records.
-mechanism, z = dp_acme.CauchyMechanism(0.7), np.array([-30.0, 0.9, 4.0])
+mechanism, z = dp_acme.AcmeCauchy(0.7), np.array([-30.0, 0.9, 4.0])
 np.testing.assert_allclose(mechanism.logp(z, 1.0).eval(), stats.cauchy.logpdf(z, 1.0, 0.7))
 found = np.exp(mechanism.log_interval([-2.0, 50.0], [3.0, 60.0], 1.0).eval())
 ends = stats.cauchy.sf([[-2.0, 3.0], [50.0, 60.0]], 1.0, 0.7)
@@ -71,7 +71,7 @@ def normal(noise):
     dp.PrivateObservation("z", [x[:9].sum(), x[9:].sum()], noise, observed=[9.0, 12.0])
 
 
-for noise in (dp_acme.RoundingToThree(), dp_acme.CauchyMechanism([0.7, 2.0])):
+for noise in (dp_acme.RoundingToThree(), dp_acme.AcmeCauchy([0.7, 2.0])):
     for build in (poisson, bernoulli, table, counts, factorization, normal):
         if build is factorization and not noise.log_concave:
             continue  # its counts have no marginal, which is refused where they are released

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import pymc_dp as dp
-from pymc_dp.reading.model import release_mechanism
+from pymc_dp.reading.model import mechanism_of
 
 pl = pytest.importorskip("polars")
 
@@ -204,7 +204,7 @@ def test_labels_of_value_and_noise_belong_together(place, make):
     model, *_ = place(
         np.zeros(3), dp.LaplaceMechanism(make(SHUFFLED, LABELS)).clipped(None, scales)
     )
-    of_both = release_mechanism(model["z"]).parameters
+    of_both = mechanism_of(model["z"]).parameters
     assert of_both[-1].eval().tolist() == of_both[-2].eval().tolist()
     for wrong in (make(NUMBERS, ["Aa", "Bo", "Xx"]), make(NUMBERS, [3, 5, 7])):
         with pytest.raises(ValueError, match=r"('z'|Release).* noise parameter .* no entry for"):

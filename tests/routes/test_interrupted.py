@@ -15,6 +15,7 @@ from arviz_base import from_dict
 import pymc_dp as dp
 from pymc_dp.graphs import interrupts
 from pymc_dp.graphs.interrupts import Pieces, between, interruptible, uninterrupted
+from pymc_dp.graphs.stages import Stages
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import chain, interrupted
 from tests.chains import QUIET
@@ -81,6 +82,17 @@ def test_compiled_chains(press, caplog, cores):
 def test_without_a_draw(press):
     with pytest.raises(KeyboardInterrupt):
         chain.run(reading(), "", Counting(press, stays=True), draws=4, chains=3, **QUIET)
+
+
+def test_quiet_holds_in_the_threads_of_chains(caplog):
+    class Warning(Counting):
+        def begin(self, rng, tune, *, pieces):
+            logging.getLogger("pymc.dp").warning("from a thread")
+            return 0.0
+
+    with Stages(progressbar=False, quiet=True):
+        chain.run(reading(), "", Warning(threading.Event()), draws=2, chains=2, **QUIET)
+    assert not caplog.records
 
 
 def test_an_error_ends_the_other_chains():

@@ -13,8 +13,10 @@ import pytest
 import xarray as xr
 
 import pymc_dp as dp
-from pymc_dp.reading import kept
+from pymc_dp.laws.families.closed import sum_of
+from pymc_dp.reading import frozen, kept
 from pymc_dp.sampling import sample
+from pymc_dp.step_methods.base import observed_values
 
 GROUPS = np.repeat(np.arange(5), 6)
 ROUTES = {}
@@ -270,6 +272,15 @@ def test_what_was_refused_for_some_data_opens_with_others():
     assert drawn(model, 1, **options).equals(expected)
 
 
+def test_what_was_refused_is_read_anew_with_a_new_ability(built):
+    model = ROUTES["fused Gibbs"][0]()
+    for expected in (1, 1, 2):
+        if expected == 2:
+            sum_of.register(type("Own", (), {}), lambda op, n: None)
+        with kept.kept(model):
+            assert len(built) == expected
+
+
 def test_steps_and_starts_of_the_models_own_variables():
     build, options = ROUTES["Metropolis on the records"]
     model = build()
@@ -349,6 +360,20 @@ def test_a_model_that_was_sampled_can_be_pickled():
     del model.weights
     copy = cloudpickle.loads(cloudpickle.dumps(model))
     assert drawn(copy, 1, **options).equals(expected)
+
+
+def test_what_is_kept_with_a_model_stays_out_of_its_copies_and_pickles():
+    model = ROUTES["fused Gibbs"][0]()
+    del model.weights
+    with kept.kept(model) as reading:
+        read, kept_with = reading.model, {"answers", "_cache", "unobserved_value_vars"}
+        observed_values(read, read["z"])
+        read.logp()
+        assert read.unobserved_value_vars
+        assert kept_with <= vars(read).keys()
+        for copy in (frozen.shallow(read), cloudpickle.loads(cloudpickle.dumps(read))):
+            assert not kept_with & vars(copy).keys()
+            assert [rv.name for rv in copy.free_RVs] == [rv.name for rv in read.free_RVs]
 
 
 OUTSIDE = {"sd": 1.0}

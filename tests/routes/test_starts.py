@@ -448,6 +448,33 @@ def test_the_next_best_route_is_taken_with_a_word(monkeypatch, caplog):
     assert issubclass(NotFinite, Declined)
 
 
+def test_a_model_as_written_without_an_open_route_says_why(monkeypatch):
+    from pymc_dp import routes
+
+    def refuse(_):
+        raise Declined("of its own reason")
+
+    def mistaken(_):
+        raise ValueError("the user's mistake")
+
+    shut = routes.Route("first", routes.AS_WRITTEN, refuse)
+    limited = routes.Route(
+        "second", routes.AS_WRITTEN, lambda _: Plan(1.0, None), arguments=frozenset({"draws"})
+    )
+    monkeypatch.setattr(routes, "ROUTES", [shut, limited])
+    with pm.Model() as model:
+        dp.PrivateObservation("z", pm.Normal("mu"), dp.GaussianMechanism(1.0), observed=0.3)
+    with pytest.raises(NotImplementedError, match="second: it does not take tune"):
+        dp.sample(model, tune=9)
+    monkeypatch.setattr(routes, "ROUTES", [shut])
+    with pytest.raises(NotImplementedError, match="first: of its own reason"):
+        dp.sample(model)
+    wrong = routes.Route("third", routes.AS_WRITTEN, mistaken)
+    monkeypatch.setattr(routes, "ROUTES", [shut, wrong])
+    with pytest.raises(NotImplementedError, match="third: the user's mistake"):
+        dp.sample(model)
+
+
 def test_a_search_that_is_ended_begins_at_the_best_so_far():
     asked = []
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from pymc_dp.kernels import jit
 from pymc_dp.kernels.functions.count_masses import HALF_LOG_2PI
-from pymc_dp.kernels.functions.normal_mass import _half_normal_parts
+from pymc_dp.kernels.functions.normal_mass import half_normal_parts
 
 REST = 1e-17  # Share of a sum that may be left out: less than its rounding.
 _FEW = 64.0  # sums of up to so many terms are always taken term by term
@@ -140,7 +140,7 @@ def _integrated(first, last, sigma):
     """Return `_term_by_term` by the Euler-Maclaurin formula; f >= 1 and sigma large."""
     a, b = first - 0.5, last + 0.5
     k, w = a / sigma, (last - first + 1.0) / sigma
-    mass, mean, square, end = _half_normal_parts(k, w)
+    mass, mean, square, end = half_normal_parts(k, w)
     total = sigma * mass
     second = sigma * mass * (k * k + 2.0 * k * mean + square)
     plain, weighted = _end_correction(a, sigma)

@@ -35,7 +35,7 @@ def _tail(k):
 
 
 @jit
-def _half_normal_parts(k, w):
+def half_normal_parts(k, w):
     r"""Integrate exp(-k u - u^2/2) over [0, w], k >= 0, with its first two moments.
 
     Returns the integral, E[u], E[u^2] and the integrand at w.
@@ -86,7 +86,7 @@ def _normal_core(t, z, lo, hi, m, v):
             near = lo
             k = below
             sign = 1.0
-        total, first, second, end = _half_normal_parts(k, width)
+        total, first, second, end = half_normal_parts(k, width)
         dev = near - m
         log_mass = t * (near - z) - 0.5 * (dev / sd) * (dev / sd) - HALF_LOG_2PI + math.log(total)
         step = sign * sd * first

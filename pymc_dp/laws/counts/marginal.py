@@ -28,10 +28,8 @@ from pymc_dp.laws.integrated import Integrated, in_results
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.reading.counts import CountStatistic
 
-_TINY, _NEVER = (
-    np.float64(1e-290),
-    np.float64(-1e300),
-)  # in the place of zero and of its log, against NaN
+# In the place of zero and of its log, against NaN.
+TINY, NEVER = np.float64(1e-290), np.float64(-1e300)
 
 
 class LogBinomial(KernelOp):
@@ -50,8 +48,8 @@ class LogBinomial(KernelOp):
         return [
             c.zeros_like(dtype="float64"),
             n.zeros_like(dtype="float64"),
-            gradient * c / ps.maximum(p, _TINY),
-            gradient * (n - c) / ps.maximum(q, _TINY),
+            gradient * c / ps.maximum(p, TINY),
+            gradient * (n - c) / ps.maximum(q, TINY),
         ]
 
 
@@ -62,10 +60,10 @@ def log_binomial(count: TensorVariable, n: int, p: TensorVariable) -> TensorVari
 
 def log_sum(terms: TensorVariable, axis: int = -1) -> TensorVariable:
     """Log of a sum of exponentials; minus infinity if all the terms are."""
-    terms = pt.maximum(terms, _NEVER)
+    terms = pt.maximum(terms, NEVER)
     top = disconnected_grad(pt.max(terms, axis=axis, keepdims=True))
     total = pt.log(pt.sum(pt.exp(terms - top), axis=axis)) + top.squeeze(axis)
-    return pt.switch(top.squeeze(axis) > 0.5 * _NEVER, total, -np.inf)
+    return pt.switch(top.squeeze(axis) > 0.5 * NEVER, total, -np.inf)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import singledispatch
 
 import numpy as np
 import pymc as pm
@@ -25,6 +24,7 @@ from pytensor.tensor.subtensor import Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.registry import ability
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
@@ -38,7 +38,7 @@ from pymc_dp.mechanisms.release import apart, release_rv
 from pymc_dp.reading.checks import check_transform, leaves_gaps
 from pymc_dp.reading.columns import column_parameters, only_column
 from pymc_dp.reading.counts import MOST_LISTED, CountStatistic, read_counts
-from pymc_dp.reading.model import release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.model import mechanism_of, release_statistic, releases_of
 from pymc_dp.reading.record_lengths import record_length
 from pymc_dp.reading.sums import additive
 
@@ -109,7 +109,7 @@ class CountedRecords(SumLaw):
                 if self.binary
                 else count_statistic.of(as_float)
             )
-            change.replaced[release] = release_rv(statistic, release_mechanism(release))
+            change.replaced[release] = release_rv(statistic, mechanism_of(release))
         return change
 
     def marginal(self):
@@ -131,7 +131,7 @@ class CountedRecords(SumLaw):
 
     def _of_one_count(self, release, statistic: CountStatistic) -> TensorVariable:
         """Build the release of a function of the number of ones, which is integrated out."""
-        mechanism = release_mechanism(release)
+        mechanism = mechanism_of(release)
         affine = statistic.affine
         if affine is not None and len(affine[1]) == 1 and not mechanism.statistic_ndim:
             [[of_zero, of_one]], [constant] = affine
@@ -187,7 +187,7 @@ class OfMultiple(PostProcessed):
         return (self.inner.typical_statistic(value) - self.constant) / self.factor
 
 
-@singledispatch
+@ability
 def read_cells(op, records: TensorVariable, j: int) -> tuple[TensorVariable, int]:
     """Return the parameter of the records in column j, and how many values (cells) they have.
 

@@ -7,8 +7,6 @@ parameters, and for Poisson records of any rates. An entry of a single record ha
 
 from __future__ import annotations
 
-from functools import singledispatch
-
 import numpy as np
 import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
@@ -16,6 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.registry import ability
 from pymc_dp.graphs.signs import is_nonnegative
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.one_value import Law
@@ -28,7 +27,7 @@ def law(op, *parameters) -> Law:
     return Law(op, tuple(map(pt.as_tensor, parameters)))
 
 
-@singledispatch
+@ability
 def sum_of(op, n, *parameters) -> Law:
     """Return the law of the sum of n independent records with these parameters.
 

@@ -24,7 +24,7 @@ from pymc_dp.laws.one_value import Law, require_multiples
 from pymc_dp.laws.sum_law import groups_in_words
 from pymc_dp.laws.sums import FAMILIES, Family, Placed
 from pymc_dp.reading.cells import at_records, cells_of, multiplied
-from pymc_dp.reading.model import release_mechanism
+from pymc_dp.reading.model import mechanism_of
 from pymc_dp.reading.statistic import Statistic, is_shared
 
 _MOST_LATENT_CELLS = 200  # counts that are latent variables
@@ -115,7 +115,7 @@ class Counts(Family):
                 f"fewer kinds than records, and at most {_MOST_LATENT_CELLS}"
             )
         for release in self.weights:
-            mechanism = release_mechanism(release)
+            mechanism = mechanism_of(release)
             if mechanism.rates is None:
                 raise Declined(
                     f"the release {release.name!r} is made by {type(mechanism).__name__}: the "
@@ -141,7 +141,7 @@ class Counts(Family):
     def marginal(self, statistic, change):
         """Integrate the counts out."""
         law, cells = self._integrated(statistic)
-        chance, mechanism = self.law.parameters[1], release_mechanism(statistic.rv)
+        chance, mechanism = self.law.parameters[1], mechanism_of(statistic.rv)
         return integrated_release(law, mechanism, chance[cells])
 
     def _integrated(self, statistic: Statistic):
@@ -149,7 +149,7 @@ class Counts(Family):
         if not self.is_separate:
             return self._listed(statistic)
         weights = self.weights[statistic.rv]
-        name, mechanism = statistic.rv.name, release_mechanism(statistic.rv)
+        name, mechanism = statistic.rv.name, mechanism_of(statistic.rv)
         factor = statistic.factors(self.rv)
         require_multiples(statistic.rv, mechanism, factor, statistic.offset)
         noise_of(mechanism)  # declined where noise is not log-concave

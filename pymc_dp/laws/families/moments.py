@@ -23,7 +23,7 @@ from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import groups_in_words
 from pymc_dp.laws.sums import FAMILIES, Family, Placed
 from pymc_dp.reading.cells import at_records, have_one_law
-from pymc_dp.reading.model import release_mechanism
+from pymc_dp.reading.model import mechanism_of
 
 
 class Multiples(NamedTuple):
@@ -150,4 +150,4 @@ class Moments(Family):
                     (factor[entries], constant[entries]),
                 )
                 pieces.append(Piece(name, law, entries, *numbers))
-        return pieces_release(pieces, statistic.rv, release_mechanism(statistic.rv))
+        return pieces_release(pieces, statistic.rv, mechanism_of(statistic.rv))

@@ -17,7 +17,7 @@ from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
-from pymc_dp.reading.model import release_mechanism
+from pymc_dp.reading.model import mechanism_of
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def normal_release(
 
     Variances of Laplace noise are added to the change.
     """
-    mechanism = release_mechanism(release)
+    mechanism = mechanism_of(release)
     if not has_continuous_rates(mechanism):
         raise Declined(
             f"the release {release.name!r} has no marginal under {type(mechanism).__name__}: "

@@ -43,7 +43,7 @@ from pymc_dp.reading.cells import (
     parts_of,
     places,
 )
-from pymc_dp.reading.model import release_mechanism
+from pymc_dp.reading.model import mechanism_of
 
 _MOST_DENSE_NUMBERS = 30_000_000  # in the matrix whose basis is computed
 _MOST_WHITENED_LATENTS = 500  # their precision matrix is factorised for every gradient
@@ -161,7 +161,7 @@ class Designs(Family):
         model, value, variance = self.sums.reading.model, [], []
         rows: list[int] = []
         for release, place in self.places:
-            noise = observed_noise(model, release, release_mechanism(release))
+            noise = observed_noise(model, release, mechanism_of(release))
             if noise is not None:
                 rows += range(place.start, place.stop)
                 value.append(noise[0])

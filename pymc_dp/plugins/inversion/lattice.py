@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import reduce, singledispatch
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ import pytensor.tensor.random.basic as ptr
 from pymc.logprob.abstract import _logprob
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.registry import ability
 from pymc_dp.graphs.values import known_value, public_data
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.count_sums import Atom, log_constant
@@ -196,7 +197,7 @@ def _log_tail(law, x):
     return pt.switch(tail > _TINY, pt.log(pt.maximum(tail, _TINY)), far)
 
 
-@singledispatch
+@ability
 def log_tail(op, x, *parameters):
     """Return the probability of x or more, and the ratio of the mass after x to the mass at x.
 

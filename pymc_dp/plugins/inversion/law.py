@@ -32,7 +32,7 @@ from pymc_dp.plugins.inversion.trial import require_found, trial_of
 from pymc_dp.reading.bounds import at_start
 from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.columns import column_parameters, only_column
-from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.model import Reading, mechanism_of, release_statistic, releases_of
 from pymc_dp.reading.record_lengths import record_length
 from pymc_dp.reading.statistic import Statistic, is_shared, read_statistic
 
@@ -135,7 +135,7 @@ def sum_of_all(
     [release] = releases
     name, statistic = release.name, release_statistic(release)
     with about(f"the release {name!r}"):
-        noise_parts(release_mechanism(release), whole=not records.dtype.startswith("float"))
+        noise_parts(mechanism_of(release), whole=not records.dtype.startswith("float"))
     foreign = [rv for rv in nearest_rvs([statistic]) if rv is not records]
     if foreign:
         raise Declined(
@@ -173,7 +173,7 @@ def sums_by_group(
     """
     law, law_parameters = readable_law(rv)
     with about(f"the release {release.rv.name!r}"):
-        noise_parts(release_mechanism(release.rv), whole=not rv.dtype.startswith("float"))
+        noise_parts(mechanism_of(release.rv), whole=not rv.dtype.startswith("float"))
     groups = release.sizes, release.factors(rv), release.offset
     parameters = [p.astype("float64") for p in release.parameters(rv, law_parameters)]
     scalars = [p[0] if p.type.ndim else p for p in parameters]
@@ -195,7 +195,7 @@ def without_records(
     groups : vectors of the groups: the number of records, the factor and the added constant.
     prefix : begins the name that the sums have in results.
     """
-    mechanism, shape = release_mechanism(release), lengths(release_statistic(release))
+    mechanism, shape = mechanism_of(release), lengths(release_statistic(release))
     sizes, factor, added = (x.reshape(shape) for x in groups)
     parameters = [
         p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in parameters

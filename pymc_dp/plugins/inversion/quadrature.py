@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.registry import ability
 from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws import is_registered
 from pymc_dp.mechanisms.base import Mechanism, has_kink
@@ -29,7 +29,7 @@ from pymc_dp.plugins.inversion.parts import Part, parts_of
 _EPS, _TINY = 2.0**-52, 1e-300
 
 
-@singledispatch
+@ability
 def detail(op) -> int:
     """Return the factor of a law's number of panels: 3 where its tails are powers, else 1.
 

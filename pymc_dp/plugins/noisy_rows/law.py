@@ -32,7 +32,7 @@ from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.columns import columns_of
 from pymc_dp.reading.groups import Records
-from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.model import Reading, mechanism_of, release_statistic, releases_of
 from pymc_dp.reading.row_groups import Rowwise, read_row_law
 from pymc_dp.reading.sums import row_vectors
 from pymc_dp.reading.sums.polynomials import degree, read_polynomial
@@ -202,8 +202,8 @@ class NoisyRows(Integrated):
 
 
 # The fallback is for rows that another law reads, and has no marginal for: one released twice.
-@LAWS.register(Phase.FALLBACK, Takes((NormalRV, MvNormalRV)))
-@LAWS.register(Phase.ROWS, Takes((NormalRV, MvNormalRV)))
+@LAWS.register(Phase.FALLBACK, Takes((NormalRV, MvNormalRV), number_known=True))
+@LAWS.register(Phase.ROWS, Takes((NormalRV, MvNormalRV), number_known=True))
 @dataclass(frozen=True, eq=False)
 class RowsOneByOne(SumLaw):
     """Normal rows, and releases that have one or more entries for each row."""
@@ -217,13 +217,8 @@ class RowsOneByOne(SumLaw):
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         records, model = group.records, reading.model
-        normal = [rv for rv in records if isinstance(rv.owner.op, NormalRV | MvNormalRV)]
-        lengths_of_records = {rv.type.shape[:1] for rv in normal if rv.type.ndim in (1, 2)}
-        if (
-            len(normal) < len(records)
-            or len(lengths_of_records) != 1
-            or (None,) in lengths_of_records
-        ):
+        lengths_of_records = {rv.type.shape[:1] for rv in records if rv.type.ndim in (1, 2)}
+        if len(lengths_of_records) != 1 or (None,) in lengths_of_records:
             raise Declined
         [(n,)] = lengths_of_records
         released = releases_of(model, records)
@@ -279,7 +274,7 @@ class RowsOneByOne(SumLaw):
                 lengths(release), len(columns.mean), *((shown, published) if last else ())
             )
             parameters = [*columns.entries, *(entry for row in rows for entry in row)]
-            mechanism = release_mechanism(release)
+            mechanism = mechanism_of(release)
             change.replaced[release] = integrated_release(law, mechanism, *parameters)
             *_, (*_, columns) = law.observed(release, mechanism, *parameters)
         return change
@@ -297,7 +292,7 @@ def _vectors(release: TensorVariable, records, n: int) -> list[TensorVariable]:
 
 
 def _require_gaussian(release: TensorVariable, records) -> None:
-    mechanism = release_mechanism(release)
+    mechanism = mechanism_of(release)
     names = " and ".join(repr(rv.name) for rv in records)
     if not has_continuous_rates(mechanism) or has_kink(mechanism):
         raise Declined(

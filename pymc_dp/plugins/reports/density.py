@@ -23,7 +23,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.draws import per_draw
 from pymc_dp.graphs.values import known_value
-from pymc_dp.laws.counts.marginal import _NEVER, _TINY, log_sum
+from pymc_dp.laws.counts.marginal import NEVER, TINY, log_sum
 from pymc_dp.laws.integrated import Integrated, in_results
 from pymc_dp.mechanisms.base import Mechanism
 
@@ -183,7 +183,7 @@ class ReportedRecords(Integrated):
                 of_states = of_states + each[:, 0][..., np.flatnonzero(alone)].sum(axis=-1)
             if within.size:
                 to = np.eye(self.columns)[release.columns[within]]
-                of_values = of_values + pt.dot(pt.maximum(each[..., within], _NEVER), to)
+                of_values = of_values + pt.dot(pt.maximum(each[..., within], NEVER), to)
         return _folded(of_states), _folded(of_values)
 
     def logp(self, value, mechanism, *parameters):
@@ -224,12 +224,12 @@ class ReportedRecords(Integrated):
         """Log probability of patterns and states, the last axis."""
         if states.type.ndim == 1:
             states = pt.stack([1.0 - states, states], axis=1)
-        joint = pt.log(pt.maximum(self.at(states, patterns), _TINY)) + of_states.T
+        joint = pt.log(pt.maximum(self.at(states, patterns), TINY)) + of_states.T
         if values is not None:
             top, weights = _scaled(of_values, 1)
             # (..., states, columns, values)
             each = (self.at(values, patterns) * weights.dimshuffle(2, 0, 3, 1)).sum(axis=-1)
-            joint = joint + (pt.log(pt.maximum(each, _TINY)) + top.dimshuffle(1, 0, 2)).sum(axis=-1)
+            joint = joint + (pt.log(pt.maximum(each, TINY)) + top.dimshuffle(1, 0, 2)).sum(axis=-1)
         return joint
 
     def recovered(self, rv, value, posterior, rng):

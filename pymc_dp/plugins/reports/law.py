@@ -27,7 +27,7 @@ from pymc_dp.plugins.reports.density import ReportedRecords, Reports
 from pymc_dp.plugins.reports.rows import Rows
 from pymc_dp.reading.cells import keys_at, partition
 from pymc_dp.reading.groups import is_channel
-from pymc_dp.reading.model import release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.model import mechanism_of, release_statistic, releases_of
 from pymc_dp.reading.record_lengths import record_length
 from pymc_dp.reading.sums import is_rowwise
 
@@ -77,9 +77,7 @@ class Reported(SumLaw):
                 array if array.shape[axis] == 1 else array.take(cells.first, axis)
                 for array, axis in ((there, 0), (table, 2))
             ]
-            reports.append(
-                Reports(release_mechanism(release), lengths(release), places, *at, column)
-            )
+            reports.append(Reports(mechanism_of(release), lengths(release), places, *at, column))
         [first, *more_records] = records
         alone = not more_records and not columns
         suffix = "count" if isinstance(first.owner.op, BernoulliRV) else "counts"
@@ -94,7 +92,7 @@ class Reported(SumLaw):
                 )
             further += [
                 reading.model.rvs_to_values[release],
-                *release_mechanism(release).parameters,
+                *mechanism_of(release).parameters,
             ]
         parameters = [states, *([] if values is None else [values]), *further]
         return cls(", ".join(rv.name for rv in records), tuple(releases), law, parameters)
@@ -113,7 +111,7 @@ class Reported(SumLaw):
     def marginal(self):
         """Sum the records out."""
         [first, *later] = self.releases
-        new = integrated_release(self.law, release_mechanism(first), *self.parameters)
+        new = integrated_release(self.law, mechanism_of(first), *self.parameters)
         return Change(replaced={first: new}, dropped={release.name for release in later})
 
 
@@ -129,7 +127,7 @@ def _is_each(records, releases) -> bool:
 def _differing(release, places, there, table, _) -> list[np.ndarray]:
     """Return columns that tell rows apart by what is released of them, and by its noise."""
     index = np.unravel_index(places.ravel(), lengths(release))
-    keys = [key for p in release_mechanism(release).parameters for key in keys_at(p, index)]
+    keys = [key for p in mechanism_of(release).parameters for key in keys_at(p, index)]
     by_row = [*(key.reshape(places.shape) for key in keys), there, np.moveaxis(table, 2, 0)]
     flat = [array.reshape(len(array), -1) for array in by_row if len(array) > 1]
     return [column for array in flat for column in array.T if (column != column[0]).any()]

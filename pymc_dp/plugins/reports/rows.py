@@ -19,7 +19,7 @@ from pymc_dp.graphs.substitution import substitute
 from pymc_dp.graphs.values import known_value, nearest_rvs, plain_function, valued
 from pymc_dp.reading.cells import Cells, aligned, at_places, entries_of, keys_at, one_of
 from pymc_dp.reading.groups import is_channel
-from pymc_dp.reading.model import parents, release_mechanism, release_statistic
+from pymc_dp.reading.model import mechanism_of, parents, release_statistic
 from pymc_dp.reading.record_lengths import record_length
 
 _MAX_STATES, _MAX_ENTRIES = 1024, 50_000_000
@@ -151,7 +151,7 @@ class Rows:
         table = np.array([[entries_by_key[key] for key in row] for row in keys])
         if not is_channel(release):
             return _once(table, 2)
-        categories = release_mechanism(release).categories  # type: ignore[attr-defined]
+        categories = mechanism_of(release).categories  # type: ignore[attr-defined]
         outside = table[~np.isin(table, np.arange(categories))]
         if outside.size:
             names = " and ".join(repr(rv.name) for rv in used)

@@ -33,14 +33,9 @@ from pymc_dp.graphs.values import depends_on, known_value
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes, change
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.checks import check_transform
+from pymc_dp.reading.frozen import shallow
 from pymc_dp.reading.groups import Records, record_groups
-from pymc_dp.reading.model import (
-    Reading,
-    parents,
-    release_mechanism,
-    release_statistic,
-    releases_of,
-)
+from pymc_dp.reading.model import Reading, mechanism_of, parents, release_statistic, releases_of
 from pymc_dp.reading.record_lengths import written_length
 
 
@@ -218,7 +213,7 @@ def _of_mixtures(reading: Reading, group: Records) -> Change:
                     f"say, or of x.clip(0, c) over a number of records that is not released",
                     near=1,
                 )
-    new = {r: release_rv(g, release_mechanism(r)) for r, g in zip(releases, graphs, strict=True)}
+    new = {r: release_rv(g, mechanism_of(r)) for r, g in zip(releases, graphs, strict=True)}
     inner = Reading(_with(model, records | new, gone), reading)
     [of_all] = (g for g in record_groups(inner) if not {*records.values()}.isdisjoint(g.records))
     with warnings.catch_warnings():  # the records have no transform, and need none
@@ -232,8 +227,7 @@ def _of_mixtures(reading: Reading, group: Records) -> Change:
 
 def _with(model: pm.Model, new: dict[TensorVariable, TensorVariable], gone: set) -> pm.Model:
     """Return a shallow copy of a model, for reading only, with some variables replaced."""
-    altered = object.__new__(type(model))
-    altered.__dict__.update(model.__dict__)
+    altered = shallow(model)
     for old, rv in new.items():
         rv.name = old.name
     for kind in ("free_RVs", "observed_RVs"):

@@ -33,7 +33,7 @@ from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.column_sums import read_release
 from pymc_dp.reading.columns import Link, Rows, columns_of, read_links
 from pymc_dp.reading.groups import Records
-from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.model import Reading, mechanism_of, release_statistic, releases_of
 from pymc_dp.reading.record_lengths import size_of
 from pymc_dp.reading.sums.polynomials import Polynomial
 
@@ -146,7 +146,7 @@ class CountedRows(SumLaw):
         noise, start = pt.zeros_like(matrix, dtype="float64"), np.full(1, np.nan)
         values = self.reading.model.rvs_to_values
         for release in (r for r, polynomials in self.entries.items() if not polynomials):
-            noise += release_mechanism(release).logp(values[release], matrix)
+            noise += mechanism_of(release).logp(values[release], matrix)
             start = np.ravel(values[release].eval()).astype("float64")
         names = " and ".join(repr(rv.name) for rv in self.rvs)
         windows = sizes_that_matter(
@@ -193,10 +193,10 @@ class CountedRows(SumLaw):
             statistics[release] = statistic.reshape((sizes.size, *lengths(release)))
         law = OneOfSeveral((str(self.number.name),), tuple(sizes.tolist()))
         for release in earlier:
-            mechanism = release_mechanism(release)
+            mechanism = mechanism_of(release)
             weights = law.each(values[release], mechanism, weights, statistics[release])
         change.dropped = {str(r.name) for r in self.entries if r is not last}
-        mechanism = release_mechanism(last)
+        mechanism = mechanism_of(last)
         change.replaced[last] = integrated_release(law, mechanism, weights, statistics[last])
         return change
 

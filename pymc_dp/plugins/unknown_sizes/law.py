@@ -33,7 +33,7 @@ from pymc_dp.plugins.unknown_sizes.sizes import MAX_NUMBERS, around, by_group, s
 from pymc_dp.plugins.unknown_sizes.sums import SumsOfRecords
 from pymc_dp.reading.bounds import at_start, starting_values
 from pymc_dp.reading.checks import check_transform, require_possible
-from pymc_dp.reading.model import Reading, release_mechanism, releases_of
+from pymc_dp.reading.model import Reading, mechanism_of, releases_of
 from pymc_dp.reading.record_lengths import size_of
 from pymc_dp.reading.record_sums import RecordSumsRV
 
@@ -145,7 +145,7 @@ class UnknownSizes(SumLaw):
         change, earlier_inputs = Change(), list[TensorVariable]()
         earlier, published = list[Mechanism](), list[TensorVariable | None]()
         for k, release in enumerate(order):
-            mechanism = release_mechanism(release)
+            mechanism = mechanism_of(release)
             change.trials += self._require(release, mechanism, windows)
             last = release is order[-1]
             of_release = OfUnknownSize(
@@ -257,7 +257,7 @@ class UnknownSizes(SumLaw):
             if release not in model.observed_RVs:
                 continue
             [value] = starting_values([model.rvs_to_values[release].ravel()])
-            mechanism = release_mechanism(release)
+            mechanism = mechanism_of(release)
             noise = (pt.broadcast_to(p, entries.shape).ravel() for p in mechanism.parameters)
             yield entries, value, mechanism.with_parameters(*noise)
 

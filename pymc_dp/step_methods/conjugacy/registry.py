@@ -125,7 +125,7 @@ def bounded_moments(
 ) -> tuple[FeasibleMoments, tuple[float, float]]:
     """Return the moments that a release ties to publicly known bounds, and the bounds."""
     op = child.owner.op
-    statistic, _, moments = op.split(child.owner.inputs)
+    _, statistic, moments = op.split(child.owner.inputs)
     if moments is None or depends_on(statistic, rv):
         raise Declined(f"the release {child.name!r} depends on it directly")
     if not isinstance(moments, FeasibleMoments):

@@ -31,7 +31,7 @@ from pymc_dp.kernels.records.chains import (
 from pymc_dp.kernels.records.sweeps import RecordFunctions, by_sums, in_full
 from pymc_dp.reading.factors import parameters
 from pymc_dp.reading.groups import Records
-from pymc_dp.reading.model import Reading, release_mechanism, release_statistic, releases_of
+from pymc_dp.reading.model import Reading, mechanism_of, release_statistic, releases_of
 from pymc_dp.step_methods.base import point_function
 from pymc_dp.step_methods.records.graphs import RecordGraphs
 from pymc_dp.step_methods.records.law import ChainGraphs
@@ -384,7 +384,7 @@ class Engine(Layout):
         for release in () if more_records else releases_of(self._model, [rv]):
             value = known_value(self._model.rvs_to_values[release])
             if value is not None and is_itself(release_statistic(release), rv):
-                typical = known_value(release_mechanism(release).typical_statistic(value))
+                typical = known_value(mechanism_of(release).typical_statistic(value))
                 yield (_contiguous(np.asarray(typical, rv.dtype)),)
 
     def update(self, point: Point, x: Sequence[np.ndarray], theta: np.ndarray) -> Point:

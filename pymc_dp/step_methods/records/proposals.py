@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
-
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.continuous import TruncatedNormalRV
@@ -15,12 +13,13 @@ from pytensor.tensor.random.basic import PoissonRV
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.registry import ability
 from pymc_dp.kernels import version_of
 from pymc_dp.kernels.draws.poisson import draw_poisson
 from pymc_dp.laws.tails import Tails, cut_law, cut_quantile, is_two_tailed
 
 
-@singledispatch
+@ability
 def proposals(op, rv: TensorVariable, n: int) -> TensorVariable:
     """Return a graph that draws n records as `rv` does, or `rv`; dispatched on the law's op."""
     return rv

@@ -7,7 +7,7 @@ Source  docs/extending.md, whose code this is.
 """
 
 from dp_acme import rice, wald
-from dp_acme.cauchy import CauchyMechanism
+from dp_acme.cauchy import AcmeCauchy
 from dp_acme.prior_route import ROUTE
 from dp_acme.prior_step import PriorGibbs
 from dp_acme.reader import read
@@ -17,7 +17,7 @@ from dp_acme.uniform import UNIFORM_LAPLACE
 __all__ = [
     "ROUTE",
     "UNIFORM_LAPLACE",
-    "CauchyMechanism",
+    "AcmeCauchy",
     "PriorGibbs",
     "RoundingToThree",
     "read",

@@ -13,14 +13,14 @@ from pymc_dp.mechanisms.arguments import positive_parameter
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class CauchyMechanism(Mechanism):
+class AcmeCauchy(Mechanism):
     """Cauchy noise of a scale."""
 
     scale: TensorVariable
     parameter_names: ClassVar[tuple[str, ...]] = ("scale",)
 
     def __post_init__(self):
-        texts = {"mechanism": "CauchyMechanism", "name": "scale", "instead": "Write a scale > 0."}
+        texts = {"mechanism": "AcmeCauchy", "name": "scale", "instead": "Write a scale > 0."}
         object.__setattr__(self, "scale", positive_parameter(self.scale, **texts))
 
     def noise_sample(self, rng, statistic):
@@ -43,7 +43,7 @@ class CauchyMechanism(Mechanism):
 def _examples():
     ends = 10.0 ** np.arange(13)  # what is beyond has less than 1e-12 of the mass
     pieces = [*-ends[::-1], *ends]
-    return [MechanismExample(CauchyMechanism(0.7), statistic=1.0, pieces=pieces)]
+    return [MechanismExample(AcmeCauchy(0.7), statistic=1.0, pieces=pieces)]
 
 
-register_mechanism(CauchyMechanism, examples=_examples)
+register_mechanism(AcmeCauchy, examples=_examples)

@@ -19,7 +19,7 @@ from pymc_dp.kernels import jit
 from pymc_dp.kernels.linked import M, V, linked
 from pymc_dp.plugins.inversion.kernels.atoms import log_noise
 from pymc_dp.plugins.inversion.kernels.nodes import NODES, RULE, WEIGHTS
-from pymc_dp.plugins.inversion.kernels.release import _gather, _spread_out, _unresolved
+from pymc_dp.plugins.inversion.kernels.release import gather, spread_out, unresolved
 
 _LAW = f"Tuple((i8[::1], i8[:], {V}, {M}, {M}, {M}, {V}, {M}))"
 _TABLE = f"Tuple(({V}, b1[::1], {M}, {M}))"
@@ -119,7 +119,7 @@ def _panels(mass, value, width, b):
         shape, offset = np.exp(mass[nodes] - top[p]) / WEIGHTS, value[nodes] - value[firsts[p]]
         density[p] = np.dot(_SERIES, mass[nodes] - np.log(WEIGHTS))
         series[p] = np.dot(_SERIES, value[nodes])
-        error[p, 0] = _unresolved(shape) + _unresolved(offset) * width[firsts[p]] / b
+        error[p, 0] = unresolved(shape) + unresolved(offset) * width[firsts[p]] / b
         error[p, 1] = _next(density[p]) + _next(series[p]) / b
         right = series[p].sum()
         left = series[p, ::2].sum() - series[p, 1::2].sum()
@@ -333,7 +333,7 @@ def few_records(log_weight, h, cut, most, z, b):
     for start in range(0, h.size, RULE):
         if log_mass[start : start + RULE].max() > -math.inf:
             log_mass[start : start + RULE] = np.maximum(log_mass[start : start + RULE], -1e5)
-    group, mass, value, width, tail, log_total, _ = _gather(log_mass, h, cut)
+    group, mass, value, width, tail, log_total, _ = gather(log_mass, h, cut)
     law = _panels(mass, value, width, b)
     firsts, points = law[1], law[6]
     known = np.isfinite(value).all() and value.size > 0
@@ -351,7 +351,7 @@ def few_records(log_weight, h, cut, most, z, b):
     for n in range(1, most + 1):
         logp[n], slope[n], missed = _convolve(mass, value, law, table, z, b, share, True)
         error[n] = short + n * (missed + np.dot(share, tail)) + abs(log_total)
-        grad[n] = _spread_out(log_mass, log_total, group, mass, n * share)
+        grad[n] = spread_out(log_mass, log_total, group, mass, n * share)
         if n < most:
             sums = np.sort((kinks.reshape(-1, 1) + points).ravel())
             far = np.diff(sums) > _CLOSE * (points[-1] - points[0])

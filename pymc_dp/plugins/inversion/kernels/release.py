@@ -20,7 +20,7 @@ _LAST = np.array([
 
 
 @jit
-def _unresolved(value):
+def unresolved(value):
     """Estimate the quadrature error of a function on a panel, relative to its largest value.
 
     The rule is exact to degree 2 RULE - 1: the last coefficients are extrapolated to there by the
@@ -63,17 +63,17 @@ def _resolution(log_weight, h, used):
                 continue
             for j in range(RULE):
                 value[j] = lw[start + j] / WEIGHTS[j]
-            worst = _unresolved(value)
+            worst = unresolved(value)
             if h[start + RULE - 1] != h[start]:
                 for j in range(RULE):
                     value[j] *= h[start + j] - h[start]
-                worst = max(worst, _unresolved(value))
+                worst = max(worst, unresolved(value))
             error += share * worst
     return error
 
 
 @linked(f"Tuple((i8[::1], {V}, {V}, {V}, {V}, f8, i8))({V}, {V}, {V})")
-def _gather(log_weight, h, cut):
+def gather(log_weight, h, cut):
     """Normalise the law, and merge nodes with equal values, as where h clips, into one atom.
 
     Returns the group of each node, -1 without mass, the groups' log masses, values, panel widths
@@ -128,7 +128,7 @@ def _gather(log_weight, h, cut):
 
 
 @jit
-def _spread_out(log_weight, log_total, group, mass, grad):
+def spread_out(log_weight, log_total, group, mass, grad):
     """Pass the derivatives by the groups on to the nodes of the normalised law."""
     result, n = np.zeros(log_weight.size), grad.sum()
     for j in range(log_weight.size):
@@ -165,7 +165,7 @@ def release_line(log_weight, h, cut, n, lp, z, b, sg, tolerance):
     -------
     Two numbers and two vectors; NaN where the relative error may exceed the tolerance.
     """
-    group, mass, value, width, tail, log_total, n_atoms = _gather(log_weight, h, cut)
+    group, mass, value, width, tail, log_total, n_atoms = gather(log_weight, h, cut)
     grad, by_number, used = np.zeros(mass.size), np.zeros(lp.size), np.zeros(3)
     logp, slope, error = math.nan, 0.0, 0.0
     if n_atoms == mass.size == 2:
@@ -181,4 +181,4 @@ def release_line(log_weight, h, cut, n, lp, z, b, sg, tolerance):
         slope = math.nan
         grad[:] = math.nan
         by_number[:] = math.nan
-    return logp, slope, _spread_out(log_weight, log_total, group, mass, grad), by_number
+    return logp, slope, spread_out(log_weight, log_total, group, mass, grad), by_number
