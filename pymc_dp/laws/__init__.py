@@ -41,7 +41,7 @@ from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, nearest
 from pymc_dp.graphs.draws import Given, as_row, per_draw
 from pymc_dp.graphs.registry import Registry, load
 from pymc_dp.kernels import key_of, njit
@@ -84,6 +84,8 @@ PAIRS: Registry[tuple[type[Op], type[Mechanism]], Pair] = Registry()
 """Pairs of one law and one mechanism; these are asked before `VALUE_LAWS`."""
 VALUE_LAWS: Registry[type, Callable[[Any, Mechanism], Pair]] = Registry()
 """By law, the function that builds the pair from the op and a mechanism, or declines it."""
+GENERAL_PAIRS: Registry[str, Callable[[Any, Mechanism], Pair]] = Registry()
+"""Functions that build the pair of any law and mechanism, or decline it; these are asked last."""
 
 
 def register_pair(pair: Pair) -> Pair:
@@ -91,13 +93,23 @@ def register_pair(pair: Pair) -> Pair:
     return PAIRS.add(pair, (pair.law, pair.mechanism))
 
 
-def find_pair(law: Op, mechanism: Mechanism) -> Pair:
-    """Return the pair of a law and a mechanism; the error names the pairs that there are."""
+def find_pair(law: Op, mechanism: Mechanism, *, closed: bool = False) -> Pair:
+    """Return the pair of a law and a mechanism; the error names the pairs that there are.
+
+    With `closed` it is one that is made for them, none of `GENERAL_PAIRS`.
+    """
     for (law_type, mechanism_type), pair in PAIRS.items():
         if isinstance(law, law_type) and type(mechanism) is mechanism_type:
             return pair
-    if type(law) in VALUE_LAWS:
-        return VALUE_LAWS[type(law)](law, mechanism)
+    builders = [VALUE_LAWS[type(law)]] if type(law) in VALUE_LAWS else []
+    reasons: list[Exception] = []
+    for build in (*builders, *([] if closed else GENERAL_PAIRS.values())):
+        try:
+            return build(law, mechanism)
+        except Declined as reason:
+            reasons.append(reason)
+    if builders:
+        raise nearest(reasons)
     supported = ", ".join(
         f"{_law_name(law_type)} under {mechanism_type.__name__}"
         for law_type, mechanism_type in PAIRS
@@ -111,9 +123,9 @@ def find_pair(law: Op, mechanism: Mechanism) -> Pair:
     )
 
 
-def require_pair(law: Op, mechanism: Mechanism, parameters) -> Pair:
+def require_pair(law: Op, mechanism: Mechanism, parameters, *, closed: bool = False) -> Pair:
     """Return the pair of a law and a mechanism, and check that it covers the law parameters."""
-    pair = find_pair(law, mechanism)
+    pair = find_pair(law, mechanism, closed=closed)
     pair.require(*parameters)
     return pair
 

@@ -55,7 +55,7 @@ class MixtureLaw:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _choose(rng, weights, log_sums):
+def choose(rng, weights, log_sums):
     """Draw a component with probability proportional to weight exp(log_sum)."""
     top = -math.inf
     for weight, log_sum in zip(weights, log_sums):  # noqa: B905  (numba has no strict=)
@@ -77,7 +77,7 @@ def _choose(rng, weights, log_sums):
 
 def mixture_pair(law: MixtureLaw, mechanism: Mechanism) -> Pair:
     """Build the pair of a mixture and a mechanism from the pairs of the components."""
-    pairs = [find_pair(component, mechanism) for component in law.components]
+    pairs = [find_pair(component, mechanism, closed=True) for component in law.components]
 
     def log_marginal(mechanism, value, *parameters):
         weights, laws = law.split(parameters)
@@ -134,7 +134,7 @@ def _draw(law: MixtureLaw, mechanism: Mechanism):
         "draw",
         ", ".join(arguments),
         f"selected({', '.join([chosen, *arguments])})",
-        choose=Piece(_choose, key_of(_choose)),
+        choose=Piece(choose, key_of(choose)),
         selected=selected,
         **{name: piece for name, piece in pieces.items() if name.startswith("sum")},
     ).function

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,7 +33,7 @@ class OneValue:
     `factor`, `constant` and `empty` are numbers, or nested tuples with a number for each entry. An
     entry that is `empty` is a statistic of no records: zero, whatever its law says. `public` is the
     factor and constant that are removed from the release for results, where it differs from
-    ``(factor, constant)``.
+    ``(factor, constant)``. `slow` is that of the pair, see `Pair`.
     """
 
     name: str
@@ -43,6 +43,7 @@ class OneValue:
     constant: Any = 0.0
     empty: Any = False
     public: tuple[Any, Any] | None = None
+    slow: bool = False
 
     def released(self, drawn: np.ndarray) -> np.ndarray:
         """Return the released multiple, without noise, for draws of the statistic."""
@@ -88,7 +89,8 @@ class Independent(Integrated):
 
     def cost(self, entries: int) -> dict[str, float]:
         """See `Integrated.cost`."""
-        return {f"closed form of {law_names([type(self.statistic.law)])}": entries}
+        closed_form = f"closed form of {law_names([type(self.statistic.law)])}"
+        return {"quadrature" if self.statistic.slow else closed_form: entries}
 
     def standardised(self, value, mechanism):
         """Return the mechanism and the value of the release of the statistic itself."""
@@ -283,7 +285,7 @@ def independent_release(
     statistic: OneValue, parameters: Sequence[TensorVariable], mechanism: Mechanism
 ) -> TensorVariable:
     """Build the release of a statistic, with the parameters of its law."""
-    find_pair(statistic.law, mechanism)
+    statistic = replace(statistic, slow=find_pair(statistic.law, mechanism).slow)
     return integrated_release(Independent(statistic), mechanism, *parameters)
 
 

@@ -100,6 +100,18 @@ class Mechanism(ReleaseLaw):
         """
         return None
 
+    def kinks(self, value: TensorLike) -> Sequence[TensorVariable]:
+        """Return the statistics at which the density of a release bends or jumps.
+
+        Quadrature over the statistic begins and ends there. Others are found, at a cost.
+
+        Parameters
+        ----------
+        value : tensor_like
+            Released value.
+        """
+        return [as_float(value)] if self.rates is not None and has_kink(self) else []
+
     def is_withheld(self, value: TensorLike) -> TensorVariable:
         """Whether a value says that the entry was withheld.
 

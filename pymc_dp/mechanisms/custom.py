@@ -12,7 +12,7 @@ import pytensor
 import pytensor.tensor as pt
 import scipy
 
-from pymc_dp.graphs.values import PLAIN_MODE
+from pymc_dp.graphs.values import PLAIN_MODE, known_value, plain_function
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit
 from pymc_dp.mechanisms.base import Mechanism
 
@@ -26,6 +26,7 @@ _SMALLEST_P = 1e-7  # p-value of the test: this share of correct pairs is refuse
 _QUADRATURE_ERROR = 2e-3  # relative error of the quadrature
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 _MOST_OUTCOMES = 100  # values that are listed
+_SEARCHED, _MOST_JUMPS = 1001, 6  # points at which jumps are looked for, and how many are kept
 
 
 class CustomMechanism(Mechanism):
@@ -122,7 +123,8 @@ class CustomMechanism(Mechanism):
         # Noise with `rates` has one parameter, a scale: here in units of the stated noise.
         self.scale = as_parameter(1.0, mechanism="CustomMechanism", name="scale")
         vars(self)["parameter_names"] = () if rates is None else ("scale",)
-        _compare(self, [float(s) for s in tried_at])
+        self._tried_at = [float(s) for s in tried_at]
+        _compare(self, self._tried_at)
 
     @property
     def reads_outside(self) -> bool:
@@ -171,6 +173,13 @@ class CustomMechanism(Mechanism):
         if self._support is not None:
             good &= (value >= self._support[0]) & (value <= self._support[1])
         return good
+
+    def kinks(self, value: TensorLike) -> Sequence[TensorVariable]:
+        """Return where the density jumps; see `Mechanism.kinks`."""
+        numbers = known_value(as_float(value), fixed=True)
+        if self._rates is not None or numbers is None:
+            return super().kinks(value)
+        return [pt.constant(jump) for jump in _jumps(self, numbers)]
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
@@ -236,6 +245,34 @@ class CustomMechanism(Mechanism):
         """Class and the names of its functions."""
         names = (getattr(self._functions[f], "__name__", "...") for f in ("logp", "random"))
         return f"CustomMechanism({', '.join(names)})"
+
+
+def _jumps(mechanism: CustomMechanism, values: np.ndarray) -> list[np.ndarray]:
+    """Return statistics at which the density of values jumps; NaN where one has fewer jumps."""
+    value, statistic = pt.dvector(), pt.dvector()
+    logp = plain_function([value, statistic], mechanism.logp(value, statistic))
+    z = values.ravel()
+    low, high = np.nanmin([*z, *mechanism._tried_at]), np.nanmax([*z, *mechanism._tried_at])
+    grid = np.linspace(low - (high - low), high + (high - low), _SEARCHED)
+    with np.errstate(all="ignore"):
+        h = logp(np.repeat(z, grid.size), np.tile(grid, z.size)).reshape(z.size, -1)
+        h = np.nan_to_num(h, nan=-1e300, neginf=-1e300)
+        rise = np.abs(np.diff(h, axis=1))
+        beside = np.pad(rise, ((0, 0), (2, 2)), mode="edge")
+        jumps = rise > 1e-6 + 10.0 * np.maximum(beside[:, :-4], beside[:, 4:])
+        rows, cells = np.nonzero(jumps)
+        low, high = grid[cells], grid[cells + 1]
+        at_low, at_high = h[rows, cells], h[rows, cells + 1]
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            at = np.nan_to_num(logp(z[rows], middle), nan=-1e300, neginf=-1e300)
+            is_left = np.abs(at - at_low) > np.abs(at_high - at)
+            low, at_low = np.where(is_left, low, middle), np.where(is_left, at_low, at)
+            high, at_high = np.where(is_left, middle, high), np.where(is_left, at, at_high)
+    which = np.arange(rows.size) - np.searchsorted(rows, rows)  # of each value, from the first
+    found = np.full((which.max(initial=-1) + 1, z.size), np.nan)
+    found[which, rows] = 0.5 * (low + high)
+    return [jump.reshape(values.shape) for jump in found[:_MOST_JUMPS]]
 
 
 _ARGUMENTS = {"random": "statistic, rng=None, size=None", "icdf": "p, statistic"}

@@ -203,7 +203,7 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
     low, high = _feasible_range(rv, child_rvs)
     parameters = law.dist_params(rv.owner)
     if not entries:  # bounded records whose other moment was released: no noise on this one
-        pair = find_pair(law, LaplaceMechanism(1.0))
+        pair = find_pair(law, LaplaceMechanism(1.0), closed=True)
         zero = pt.zeros(reading.model.rvs_to_values[rv].shape)
         columns = (zero, zero + np.inf, low, high, *pair.parameters(*parameters))
         return columns, 1, pair.draw
@@ -214,7 +214,7 @@ def latent_conditional(step: type[TwoSidedGibbs], reading: Reading, rv: TensorVa
             f"its release {release.name!r} uses {type(mechanism).__name__}; write TwoSidedGibbs"
         )
     try:
-        pair = require_pair(law, mechanism, parameters)
+        pair = require_pair(law, mechanism, parameters, closed=True)
     except NotImplementedError as error:
         raise Declined(str(error)) from None
     if is_itself(release_statistic(release), rv):

@@ -47,9 +47,9 @@ from pytensor.tensor.random.op import RandomVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import each_draw
 from pymc_dp.laws.integrated import Integrated, in_results
+from pymc_dp.laws.parts import of_each
 from pymc_dp.laws.shown import Shown
 from pymc_dp.plugins.inversion.lattice import excess
-from pymc_dp.plugins.inversion.parts import of_each
 from pymc_dp.plugins.inversion.summand import Summand
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from pymc_dp.graphs.values import known_value, public_data
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.count_sums import Atom, log_constant
 from pymc_dp.laws.mixture import MixtureLaw
+from pymc_dp.laws.parts import CensoredLaw, Part, TruncatedLaw, of_each
 from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.plugins.inversion.kernels.lattice import draw_lattice, lattice_release
 from pymc_dp.plugins.inversion.ops import ReleaseDensity
-from pymc_dp.plugins.inversion.parts import CensoredLaw, Part, TruncatedLaw, of_each
 from pymc_dp.plugins.inversion.quadrature import noise_parts
 from pymc_dp.plugins.inversion.summand import Summand, breakpoints_of
 

@@ -20,11 +20,11 @@ from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.shapes import known_shape, lengths
 from pymc_dp.graphs.values import keeps_values, known_value, nearest_rvs
 from pymc_dp.laws.integrated import integrated_release
+from pymc_dp.laws.parts import parts_of
 from pymc_dp.laws.shown import as_released, of_multiples
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.plugins.inversion.density import Inverted
 from pymc_dp.plugins.inversion.lattice import on_lattice
-from pymc_dp.plugins.inversion.parts import parts_of
 from pymc_dp.plugins.inversion.quadrature import noise_parts, starts_at_zero
 from pymc_dp.plugins.inversion.readable import readable_law
 from pymc_dp.plugins.inversion.summand import read_summand, summand_of

@@ -14,8 +14,9 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import PLAIN_MODE, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.mixture import MixtureLaw
-from pymc_dp.plugins.inversion.parts import Part, law_of_record, parts_of
-from pymc_dp.plugins.inversion.quadrature import detail, law_of_sum, support
+from pymc_dp.laws.parts import Part, law_of_record, parts_of
+from pymc_dp.laws.real_line import support
+from pymc_dp.plugins.inversion.quadrature import detail, law_of_sum
 from pymc_dp.plugins.inversion.summand import Summand
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.model import is_component

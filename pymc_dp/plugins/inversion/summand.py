@@ -24,9 +24,9 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.values import keeps_values, known_value
+from pymc_dp.laws.parts import parts_of
 from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.plugins.inversion.kernels.draws import draw_sum
-from pymc_dp.plugins.inversion.parts import parts_of
 from pymc_dp.plugins.inversion.quadrature import (
     law_of_sum,
     log_density_of_sum,

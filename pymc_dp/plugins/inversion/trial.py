@@ -11,9 +11,10 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import noticed_function
+from pymc_dp.laws.parts import Part
+from pymc_dp.laws.real_line import backward
 from pymc_dp.plugins.inversion.kernels.numbers import FEW, sparing_line, tiers
-from pymc_dp.plugins.inversion.parts import Part
-from pymc_dp.plugins.inversion.quadrature import backward, law_of_sum, node_count, panel_counts
+from pymc_dp.plugins.inversion.quadrature import law_of_sum, node_count, panel_counts
 from pymc_dp.plugins.inversion.summand import Summand
 
 _FAR = np.array([-1e100, 1e100])  # on the real line, to which supports are mapped

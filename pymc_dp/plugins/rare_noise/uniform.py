@@ -128,6 +128,10 @@ class UniformMechanism(SymmetricNoise, ScaleNoise):
     def _distance(self, tail: TensorVariable) -> TensorVariable:
         return 1.0 - 2.0 * tail
 
+    def kinks(self, value: TensorLike) -> Sequence[TensorVariable]:
+        """See `Mechanism.kinks`."""
+        return [value - self.half_width, value + self.half_width]
+
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
     ) -> TensorVariable:

@@ -20,10 +20,10 @@ from pymc_dp.laws import require_pair
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.one_value import require_multiples
+from pymc_dp.laws.parts import parts_of
 from pymc_dp.laws.shown import confidential, kind_of_sum
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.plugins.inversion.parts import parts_of
 from pymc_dp.plugins.inversion.trial import require_found, trial_of
 from pymc_dp.plugins.unknown_sizes.density import OfUnknownSize, Part, Windows
 from pymc_dp.plugins.unknown_sizes.entries import Entries

@@ -23,8 +23,8 @@ from pymc_dp.graphs.substitution import simplified
 from pymc_dp.graphs.values import depends_on, keeps_values, nearest_rvs, public_data
 from pymc_dp.laws import is_registered
 from pymc_dp.laws.families.closed import sum_of
+from pymc_dp.laws.parts import law_of_record
 from pymc_dp.plugins.inversion.lattice import on_lattice
-from pymc_dp.plugins.inversion.parts import law_of_record
 from pymc_dp.plugins.inversion.quadrature import starts_at_zero
 from pymc_dp.plugins.inversion.readable import readable_law
 from pymc_dp.plugins.inversion.summand import summand_of

@@ -9,8 +9,8 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import PLAIN_MODE as PLAIN
+from pymc_dp.laws.parts import Part
 from pymc_dp.plugins.inversion import trial
-from pymc_dp.plugins.inversion.parts import Part
 from pymc_dp.plugins.inversion.quadrature import log_density_of_sum
 from pymc_dp.plugins.inversion.summand import Summand
 

@@ -1,0 +1,211 @@
+"""A release of a function of a value, as a mechanism for the value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import float64
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.compiled import Piece, from_code, from_graph
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.ops import KernelOp
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.substitution import simplified
+from pymc_dp.graphs.values import depends_on, known_value, nearest_rvs
+from pymc_dp.kernels import joined, key_of
+from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.mechanisms.postprocessed import PostProcessed
+from pymc_dp.plugins.single_values import kernels
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function of a number x, and of further numbers; both are scalars of `graph`."""
+
+    x: TensorVariable
+    further: tuple[TensorVariable, ...]
+    graph: TensorVariable
+
+    def at(self, x: TensorVariable, further) -> TensorVariable:
+        """Return the function at arrays."""
+        given = dict(zip((self.x, *self.further), (x, *further), strict=True))
+        return clone_replace(self.graph, given, rebuild_strict=False)
+
+    @cached_property
+    def slope(self) -> TensorVariable | None:
+        """The slope of an affine function, in terms of `further`; None for others."""
+        x = pt.scalar(dtype="float64")
+        try:
+            value = as_float(self.at(x.astype(self.x.dtype), self.further))
+            [slope] = simplified([pytensor.grad(value, x, disconnected_inputs="ignore")])
+        except NotImplementedError:
+            return None
+        return None if x in ancestors([slope]) else slope
+
+    def roots(self, value: TensorVariable, further) -> list[TensorVariable]:
+        """Return the least and the largest x, as far as they are found, that have a value."""
+        if self.slope is None:
+            return [Root(self, last).on(value, *further) for last in (False, True)]
+        of_zero = as_float(self.at(pt.zeros((), dtype=self.x.dtype), further))
+        given = dict(zip(self.further, further, strict=True))
+        slope = clone_replace(self.slope, given, rebuild_strict=False) if given else self.slope
+        return [(value - of_zero) / slope]
+
+
+def read_function(
+    statistic: TensorVariable, rv: TensorVariable
+) -> tuple[Function, list[TensorVariable]]:
+    """Read a statistic whose entries are of one entry of `rv` each.
+
+    Returns
+    -------
+    function, further
+        The function of an entry, and arrays of its further arguments.
+
+    Raises
+    ------
+    Declined
+        Another statistic.
+    """
+    x, further = pt.scalar(rv.name, dtype=rv.dtype), dict[TensorVariable, TensorVariable]()
+    shape = known_shape(statistic)
+    if None in shape or shape != known_shape(rv):
+        raise Declined
+
+    def read(v: TensorVariable) -> TensorVariable:
+        if v is rv:
+            return x
+        if not depends_on(v, rv):
+            number = known_value(v, fixed=True)
+            if number is not None and number.size == 1:
+                return pt.constant(number.ravel()[0], dtype=v.dtype)
+            if nearest_rvs([v]):
+                raise Declined
+            return further.setdefault(v, pt.scalar(dtype=v.dtype))
+        match v.owner.op:
+            case Elemwise() as op if len(v.owner.outputs) == 1:
+                return Elemwise(op.scalar_op)(*map(read, v.owner.inputs))
+            case DimShuffle() as op if not op.is_transpose:
+                return read(v.owner.inputs[0])
+        raise Declined
+
+    graph = read(statistic)
+    return Function(x, tuple(further.values()), graph), list(further)
+
+
+class Root(KernelOp):
+    """The least x, or the largest (`last`), where a function has a value, as far as it is found."""
+
+    nin = 0
+
+    def __init__(self, function: Function, last: bool):
+        self.function, self.last = function, last
+        self.nin = self.fixed = 1 + len(function.further)
+        self.nout = 1
+        super().__init__(name="root")
+        self.output_types_preference = lambda *_: [float64]
+
+    def __reduce__(self):
+        """Pickle the graph: other processes cannot load compiled code."""
+        return Root, (self.function, self.last)
+
+    def __eq__(self, other):
+        """Compare by identity."""
+        return self is other
+
+    def __hash__(self):
+        """Hash by identity."""
+        return id(self)
+
+    @cached_property
+    def _made(self) -> Piece:
+        further = [pt.scalar(dtype="float64") for _ in self.function.further]
+        y = pt.vector("y", dtype="float64")
+        inputs = [v.astype(w.dtype) for v, w in zip(further, self.function.further, strict=True)]
+        graph = self.function.at(y.astype(self.function.x.dtype), inputs)
+        inner = from_graph([y, *further], [as_float(graph) + pt.zeros_like(y)])
+        make = kernels.make_roots
+        names = [f"a{i}" for i in range(len(further))]
+        arrays = ", ".join(f"np.asarray({name})" for name in names)
+        of_y = from_code(
+            "of_y",
+            "y, args",
+            f"return inner(y, {', '.join(f'args[{i}]' for i in range(len(names)))})[0]",
+            inner=inner,
+        )
+        return from_code(
+            "root",
+            ", ".join(["s", *names]),
+            f"return roots(s, ({arrays}{',' if names else ''}))[{int(self.last)}]",
+            roots=Piece(make(of_y.function), joined(key_of(make), of_y.key)),
+            np=Piece(np, "numpy"),
+        )
+
+    @property
+    def kernel(self) -> Any:  # type: ignore[override]
+        """The compiled search."""
+        return self._made.function
+
+    @property
+    def key(self) -> str | None:
+        """See `KernelOp.key`."""
+        return self._made.key
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OfFunction(PostProcessed):
+    """A release of ``function(x)`` by `inner`, as a mechanism for x.
+
+    `further` are further arguments of the function; they are parameters of the mechanism.
+    """
+
+    function: Function
+    further: tuple[TensorVariable, ...] = ()
+
+    @property
+    def parameters(self) -> tuple[TensorVariable, ...]:
+        """Further arguments of the function, then the parameters of `inner`."""
+        return (*self.further, *self.inner.parameters)
+
+    def _with(self, parameters):
+        count = len(self.further)
+        inner = self.inner.with_parameters(*parameters[count:])
+        return OfFunction(inner, self.function, tuple(map(pt.as_tensor, parameters[:count])))
+
+    def _of(self, x) -> TensorVariable:
+        return as_float(self.function.at(x, self._further))
+
+    @property
+    def _further(self) -> list[TensorVariable]:
+        return [v.astype(w.dtype) for v, w in zip(self.further, self.function.further, strict=True)]
+
+    def noise_sample(self, rng, statistic):
+        """See `ReleaseLaw.noise_sample`."""
+        return self.inner.noise_sample(rng, self._of(statistic))
+
+    def logp(self, value, statistic=0.0):
+        """See `ReleaseLaw.logp`."""
+        return self.inner.logp(value, self._of(as_float(statistic)))
+
+    def log_interval(self, lower, upper, statistic=0.0):
+        """See `ReleaseLaw.log_interval`."""
+        return self.inner.log_interval(lower, upper, self._of(as_float(statistic)))
+
+    def typical_statistic(self, value):
+        """See `Mechanism.typical_statistic`."""
+        typical = self.inner.typical_statistic(value)
+        return self.function.roots(typical, self._further)[0]
+
+    def kinks(self, value):
+        """See `Mechanism.kinks`: where the function has these values."""
+        points = [*(self.inner.kinks(value) or [self.inner.typical_statistic(value)])]
+        return [root for p in points for root in self.function.roots(p, self._further)]

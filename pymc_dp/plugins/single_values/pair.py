@@ -1,0 +1,337 @@
+"""The marginal of one value of any law under any noise that has a density, by quadrature."""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.distributions.distribution import _support_point
+from pymc.logprob.abstract import _logprob
+from pytensor.gradient import pushforward
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import float64
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.compiled import Piece, from_code, from_graph, from_source
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.ops import KernelOp
+from pymc_dp.graphs.substitution import simplified
+from pymc_dp.graphs.values import known_value
+from pymc_dp.kernels import joined, key_of
+from pymc_dp.laws import GENERAL_PAIRS, Pair
+from pymc_dp.laws.count_sums import Atom
+from pymc_dp.laws.mixture import MixtureLaw, choose
+from pymc_dp.laws.parts import CensoredLaw, Part, SymbolicLaw, parts_of
+from pymc_dp.laws.real_line import backward, forward, log_density
+from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.plugins.single_values import kernels
+from pymc_dp.plugins.single_values.grid import Grid, number_of_all
+
+
+def is_whole(part: Part) -> bool:
+    """Whether a part of a law has values on the whole numbers only."""
+    return not part.law.dtype.startswith("float")
+
+
+def log_integrand(part: Part, mechanism: Mechanism, z, y) -> TensorVariable:
+    """Return the log of law times noise at values y, of a continuous law on the real line."""
+    op, inputs = part.law.owner.op, part.law.owner.inputs
+    if is_whole(part):
+        return _logprob(op, (y,), *inputs) + mechanism.logp(z, part.clipped(y))
+    x = backward(part.law, y)
+    return log_density(part.law, y) + mechanism.logp(z, part.clipped(x))
+
+
+def places(mechanism: Mechanism, z) -> list[TensorVariable]:
+    """Return values at which the noise bends or jumps, or where it is large."""
+    return [as_float(p) for p in mechanism.kinks(z) or [mechanism.typical_statistic(z)]]
+
+
+def knots(part: Part, around) -> TensorVariable:
+    """Return where the integrand may be large, or bend, on the real line for a continuous law."""
+    law = part.law
+    anchor = as_float(_support_point(law.owner.op, law, *law.owner.inputs))
+    stacked = pt.stack([anchor, *around])
+    if not is_whole(part):
+        stacked = forward(law, stacked)
+    # Beyond the support there is nothing to meet.
+    return pt.switch(pt.isnan(stacked) | pt.isinf(stacked), stacked[0], stacked)
+
+
+def arrays(names: list[str]) -> str:
+    """Return the source of a tuple of arrays, as compiled graphs take numbers."""
+    return f"({', '.join(f'np.asarray({name})' for name in names)},)"
+
+
+class Marginal(KernelOp):
+    """Log of the integral of a part of a law times the noise.
+
+    Inputs are the release, the parameters of the mechanism, `places`, and the parameters of the
+    law.
+    """
+
+    nin = 0
+
+    def __init__(
+        self, law: Any, number: int, mechanism: Mechanism, n_parameters: int, n_places: int
+    ):
+        self.law, self.number = law, number
+        self.mechanism, self.n_parameters, self.n_places = mechanism, n_parameters, n_places
+        z, *noise = self.given = [
+            pt.scalar(dtype="float64") for _ in range(1 + len(mechanism.parameters))
+        ]
+        self.z, self.noise = z, mechanism.with_parameters(*noise)
+        self.fixed = len(self.given) + self.n_places
+        self.nin = self.fixed + n_parameters
+        self.nout = 1 + n_parameters
+        super().__init__(name=f"{type(mechanism).__name__}_marginal")
+        self.output_types_preference = lambda *_: [float64] * self.nout
+
+    def __reduce__(self):
+        """Pickle what it was made of: other processes cannot load compiled code."""
+        return Marginal, (self.law, self.number, self.mechanism, self.n_parameters, self.n_places)
+
+    def __eq__(self, other):
+        """Compare by identity: the code need not be compiled for it."""
+        return self is other
+
+    def __hash__(self):
+        """Hash by identity."""
+        return id(self)
+
+    @cached_property
+    def kernel(self):  # type: ignore[override]
+        """The compiled integral."""
+        return self._integral.function
+
+    @property
+    def key(self) -> str | None:
+        """See `KernelOp.key`."""
+        return self._integral.key
+
+    @cached_property
+    def _integral(self) -> Piece:
+        walk, n = self.walk(slopes=True), self.n_parameters
+        make = kernels.make_integral
+        integral = Piece(make(walk.function, n), joined(key_of(make), walk.key, n))
+        given, around, theta = self._names()
+        return from_code(
+            "marginal",
+            ", ".join([*given, *around, *theta]),
+            f"args = {arrays([*given, *theta])}\n"
+            f"value, slopes = integral(knots({arrays(around)}, args), args)\n"
+            f"return ({', '.join(['value', *(f'slopes[{j}]' for j in range(n))])},)",
+            integral=integral,
+            knots=self._knots(),
+            np=Piece(np, "numpy"),
+        )
+
+    def drawn(self) -> tuple[Piece, Piece]:
+        """Compile log of the integral and a draw, of ``(z, *noise, *parameters)``."""
+        walk, density = self.walk(slopes=False), self.density(slopes=False)
+        integral, draw, whole = kernels.make_integral, kernels.make_draw, is_whole(self.part())
+        mass = Piece(integral(walk.function, 0), joined(key_of(integral), walk.key))
+        made = Piece(
+            draw(walk.function, density.function, whole),
+            joined(key_of(draw), walk.key, density.key, whole),
+        )
+        given, _, theta = self._names()
+        at = arrays([f"at[{i}]" for i in range(self.n_places)])
+        code = f"args = {arrays([*given, *theta])}\nat = around(args)\nhere = knots({at}, args)\n"
+        pieces = {
+            "around": self._compiled([], pt.stack(places(self.noise, self.z))),
+            "knots": self._knots(),
+            "np": Piece(np, "numpy"),
+        }
+        names = ", ".join([*given, *theta])
+        y = pt.scalar("y", dtype="float64")
+        x = y if whole else backward(self.part().law, y)
+        value = self._compiled([y], self.part().clipped(x).reshape((1,)))
+        code_of_draw = code + "return value(np.asarray(kernel(rng, here, args)), args)[0]"
+        return (
+            from_code("mass", names, code + "return mass(here, args)[0]", mass=mass, **pieces),
+            from_code("draw", f"rng, {names}", code_of_draw, kernel=made, value=value, **pieces),
+        )
+
+    def _names(self) -> tuple[list[str], list[str], list[str]]:
+        counts = {"z": len(self.given), "k": self.n_places, "t": self.n_parameters}
+        return tuple([f"{c}{i}" for i in range(n)] for c, n in counts.items())  # type: ignore[return-value]
+
+    def walk(self, *, slopes: bool) -> Piece:
+        """Compile the walk over the values."""
+        density, n = self.density(slopes=slopes), self.n_parameters if slopes else 0
+        make = kernels.make_sum if is_whole(self.part()) else kernels.make_walk
+        return Piece(make(density.function, n), joined(key_of(make), density.key, n))
+
+    @cached_property
+    def theta(self) -> list[TensorVariable]:
+        """Parameters of the law, as numbers."""
+        return [pt.scalar(dtype="float64") for _ in range(self.n_parameters)]
+
+    def part(self, parameters=None) -> Part:
+        """Return the part of the law, with parameters that are numbers, or others."""
+        return parts_of(self.law, parameters or self.theta)[self.number]
+
+    def _knots(self) -> Piece:
+        """Compile `knots` as ``knots(places, args)``."""
+        around = [pt.scalar(dtype="float64") for _ in range(self.n_places)]
+        [graph] = simplified([knots(self.part(), around)])  # without the law's variable
+        inner = from_graph([*around, *self.given, *self.theta], [graph.astype("float64")])
+        at = [f"places[{i}]" for i in range(self.n_places)] + self._args()
+        return from_source("knots", "places, args", f"inner({', '.join(at)})[0]", inner=inner)
+
+    def density(self, *, slopes: bool) -> Piece:
+        """Compile `log_integrand` and its slopes, as rows, as ``density(y, args)``."""
+        y = pt.vector("y", dtype="float64")
+        h = log_integrand(self.part(), self.noise, self.z, y) + pt.zeros_like(y)
+        rows, used = [h], set(ancestors([h]))
+        for theta in self.theta if slopes else []:
+            of_theta = theta in used
+            rows.append(
+                pushforward(h, theta, pt.ones_like(theta)) if of_theta else pt.zeros_like(y)
+            )
+        return self._compiled([y], pt.stack(rows))
+
+    def _args(self) -> list[str]:
+        return [f"args[{i}]" for i in range(len(self.given) + self.n_parameters)]
+
+    def _compiled(self, inputs: list[TensorVariable], graph: TensorVariable) -> Piece:
+        inner = from_graph([*inputs, *self.given, *self.theta], [graph.astype("float64")])
+        names = [str(v.name) for v in inputs]
+        arguments = ", ".join([*names, *self._args()])
+        return from_source(
+            "of_numbers", ", ".join([*names, "args"]), f"inner({arguments})[0]", inner=inner
+        )
+
+
+_MADE: dict[Any, Marginal] = {}
+_MOST_MADE = 64
+
+
+def marginal(law: Any, number: int, mechanism: Mechanism, *counts: int) -> Marginal:
+    """Return the marginal of a part of a law, made once: a gradient shares its evaluation."""
+    key = law, number, kind(mechanism), counts
+    if key not in _MADE:
+        if len(_MADE) >= _MOST_MADE:
+            _MADE.clear()
+        _MADE[key] = Marginal(law, number, mechanism, *counts)
+    return _MADE[key]
+
+
+def kind(mechanism: Mechanism) -> Any:
+    """Return what mechanisms share that differ in their parameters only."""
+    parameters = {*mechanism.parameter_names, "further"}
+    parts = {k: v for k, v in vars(mechanism).items() if k not in parameters}
+    return type(mechanism), *(
+        (k, kind(v) if isinstance(v, Mechanism) else id(v)) for k, v in sorted(parts.items())
+    )
+
+
+def width(law: Any) -> int:
+    """Return the number of parameters of a law."""
+    match law:
+        case MixtureLaw():
+            return len(law.components) + sum(law.widths)
+        case CensoredLaw():
+            return width(law.law) + 2
+        case SymbolicLaw():
+            return len(law.op.ndims_params)
+        case Atom():
+            return 1
+    return len(law.ndims_params)
+
+
+def compiled_draw(law: Any, mechanism: Mechanism) -> Piece:
+    """Compile the draw of a `Pair`: a part of the law, then its value."""
+    given = [pt.scalar(dtype="float64") for _ in range(1 + len(mechanism.parameters))]
+    theta = [pt.scalar(dtype="float64") for _ in range(width(law))]
+    noise = mechanism.with_parameters(*given[1:])
+    pieces: dict[str, Piece] = {"choose": Piece(choose, key_of(choose)), "np": Piece(np, "numpy")}
+    names, parts = [f"a{i}" for i in range(len(given) + len(theta))], parts_of(law, theta)
+    masses, draws = [], []
+    for k, part in enumerate(parts):
+        if part.is_atom:
+            value = part.clipped(part.law)
+            for name, graph in ((f"mass{k}", noise.logp(given[0], value)), (f"draw{k}", value)):
+                pieces[name] = of_scalars([*given, *theta], graph)
+            draws.append(f"draw{k}({', '.join(names)})")
+        else:
+            op = marginal(law, k, mechanism, len(theta), len(places(noise, given[0])))
+            pieces[f"mass{k}"], pieces[f"draw{k}"] = op.drawn()
+            draws.append(f"draw{k}(rng, {', '.join(names)})")
+        masses.append(f"mass{k}({', '.join(names)})")
+        share = pt.constant(1.0) if part.share is None else part.share
+        pieces[f"share{k}"] = of_scalars([*given, *theta], share)
+    code = "chosen = 0\n"
+    if len(parts) > 1:
+        shares = ", ".join(f"share{k}({', '.join(names)})" for k in range(len(parts)))
+        code = f"chosen = choose(rng, ({shares},), ({', '.join(masses)},))\n"
+    for k, draw in enumerate(draws):
+        code += f"if chosen == {k}:\n    return {draw}\n"
+    cut = len(given)
+    arguments = ", ".join(["rng", *names[:cut], "lo", "hi", *names[cut:]])
+    return from_code("draw", arguments, code + "return np.nan", **pieces)
+
+
+def of_scalars(inputs: list[TensorVariable], graph: TensorVariable) -> Piece:
+    """Compile a number as a function of numbers."""
+    names = [f"a{i}" for i in range(len(inputs))]
+    inner = from_graph(inputs, [as_float(graph)])
+    body = f"inner({', '.join(f'np.asarray({name})' for name in names)})[0].item()"
+    return from_source("number", ", ".join(names), body, inner=inner, np=Piece(np, "numpy"))
+
+
+class GeneralPair(Pair):
+    """The pair of any law and mechanism, whose draw is compiled when it is asked for."""
+
+    def __init__(self, law: Any, mechanism: Mechanism):
+        of_law = partial(log_marginal, law)
+        given: dict[str, Any] = {"law": type(law), "mechanism": type(mechanism)}
+        given["log_marginal"] = of_law
+        given |= {"require": lambda *theta: None, "parameters": lambda *theta: theta}
+        vars(self).update(given, examples=(), slow=True, of=(law, mechanism))
+
+    @cached_property
+    def draw(self):  # type: ignore[override]
+        """See `Pair`."""
+        return compiled_draw(*vars(self)["of"]).function
+
+
+def log_marginal(law: Any, mechanism: Mechanism, value, *parameters) -> TensorVariable:
+    """Return the log marginal density of a release, see `Pair`."""
+    given = [as_float(p) for p in (*parameters, *mechanism.parameters)]
+    alike, numbers = [number_of_all(p) for p in given], known_value(value, fixed=True)
+    if numbers is not None and numbers.size > 1 and None not in alike:
+        grid, given = Grid(np.asarray(numbers, dtype="float64")), alike
+        value = pt.constant(grid.nodes)
+    else:
+        grid, value = None, as_float(value)
+    theta, noise = given[: len(parameters)], given[len(parameters) :]
+    density = _log_marginal(law, mechanism.with_parameters(*noise), value, theta)
+    return density if grid is None else grid.at_all(density)
+
+
+def _log_marginal(law: Any, mechanism: Mechanism, value, theta) -> TensorVariable:
+    terms = []
+    for number, part in enumerate(parts_of(law, theta)):
+        if part.is_atom:
+            term = mechanism.logp(value, part.clipped(part.law))
+        else:
+            around = places(mechanism, value)
+            op = marginal(law, number, mechanism, len(theta), len(around))
+            term = op.on(value, *mechanism.parameters, *around, *theta)
+        terms.append(term if part.share is None else pt.log(part.share) + term)
+    if len(terms) == 1:
+        return terms[0]
+    return pt.logsumexp(pt.stack(pt.broadcast_arrays(*terms), axis=-1), axis=-1)
+
+
+@GENERAL_PAIRS.register("quadrature")
+def general_pair(law: Any, mechanism: Mechanism) -> Pair:
+    """Return the pair of any law and mechanism; decline noise that is not by entry."""
+    if mechanism.statistic_ndim or mechanism.is_channel:
+        raise Declined
+    return GeneralPair(law, mechanism)

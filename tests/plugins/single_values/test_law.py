@@ -1,0 +1,141 @@
+"""Values that are released one by one lose their records, whatever law and noise are."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import stats
+
+import pymc_dp as dp
+from pymc_dp.graphs.values import plain_function
+
+RNG = np.random.default_rng(3)
+
+
+def log_density(model):
+    """Return the log density of the collapsed model's release at its starting point."""
+    collapsed = dp.collapse(model)
+    assert all(rv.name != "y" for rv in collapsed.free_RVs)
+    values = [collapsed.rvs_to_values[rv] for rv in collapsed.free_RVs]
+    [release] = collapsed.observed_RVs
+    start = collapsed.initial_point(0)
+    function = plain_function(values, collapsed.logp(release, sum=False))
+    return np.asarray(function(*(start[v.name] for v in values))[0])
+
+
+def uniform_rows(y):
+    return y, dp.UniformMechanism(0.5), lambda y: y, stats.uniform(-0.5, 1.0).pdf
+
+
+def exponentials(y):
+    return (
+        pt.exp(0.3 * y),
+        dp.LaplaceMechanism(0.4),
+        lambda y: np.exp(0.3 * y),
+        stats.laplace(scale=0.4).pdf,
+    )
+
+
+def clipped_to_weights(y):
+    return (
+        np.array([1.0, 2.0, -0.5]) * pt.clip(y, -1, 1), dp.GaussianMechanism(0.3),
+        lambda y: np.clip(y, -1, 1)[..., None] * [1.0, 2.0, -0.5], stats.norm(scale=0.3).pdf,
+    )  # fmt: skip
+
+
+def withheld(y):
+    kept = dp.LaplaceMechanism(0.5).suppressed(below=0.2)
+    return y, kept, lambda y: y, stats.laplace(scale=0.5)
+
+
+@pytest.mark.parametrize("case", [uniform_rows, exponentials, clipped_to_weights, withheld])
+def test_density_is_the_integral(case):
+    released = np.array([0.4, 1.3, -0.2])
+    if case is withheld:
+        released[2] = np.nan
+    if case is exponentials:
+        released[2] = -0.1
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.7, 1)
+        y = pm.Normal("y", mu, 0.8, shape=3)
+        statistic, mechanism, function, noise = case(y)
+        dp.PrivateObservation("z", statistic, mechanism, observed=released)
+    points = np.linspace(-9.0, 11.0, 200_001)
+    at, law = function(points), stats.norm(0.7, 0.8).pdf(points)
+    expected = []
+    for i, z in enumerate(released):
+        s = at[:, i] if at.ndim > 1 else at
+        eta = noise.cdf(0.2 - s) if np.isnan(z) else getattr(noise, "pdf", noise)(z - s)
+        expected.append((law * eta).sum() * (points[1] - points[0]))
+    np.testing.assert_allclose(np.exp(log_density(model)), expected, rtol=1e-4)
+
+
+def test_counts_under_noise_that_is_not_log_concave():
+    noise = dp.StudentTMechanism(2.0, 3.0)
+    with pm.Model() as model:
+        rate = pm.Exponential("rate", 0.2)
+        y = pm.Poisson("y", rate, shape=4)
+        dp.PrivateObservation("z", y, noise, observed=[1.5, 4.0, -3.0, 30.0])
+    counts = np.arange(200)
+    eta = [np.exp(noise.logp(z, counts).eval()) for z in (1.5, 4.0, -3.0, 30.0)]
+    expected = np.array(eta) @ stats.poisson(5.0).pmf(counts)
+    np.testing.assert_allclose(np.exp(log_density(model)), expected, rtol=1e-9)
+
+
+def piecewise(epsilon):
+    """The piecewise mechanism of Wang et al. (2019), as a user writes it."""
+    e2 = np.exp(epsilon / 2)
+    C = (e2 + 1) / (e2 - 1)
+    high, low = e2 / (e2 + 1) / (C - 1), 1 / (e2 + 1) / (C + 1)
+
+    def logp(z, s):
+        left = (C + 1) / 2 * s - (C - 1) / 2
+        inside = pt.and_(pt.ge(z, left), pt.le(z, left + C - 1))
+        return pt.switch(inside, np.log(high), pt.switch(pt.le(abs(z), C), np.log(low), -np.inf))
+
+    def random(s, rng=None, size=None):
+        s = np.broadcast_to(s, np.shape(s) if size is None else size)
+        left = (C + 1) / 2 * s - (C - 1) / 2
+        outside = rng.random(s.shape) * (C + 1)
+        outside = np.where(outside < left + C, outside - C, outside - 1)
+        near = left + (C - 1) * rng.random(s.shape)
+        return np.where(rng.random(s.shape) < e2 / (e2 + 1), near, outside)
+
+    return dp.CustomMechanism(logp, random, tried_at=(-0.7, 0.0, 0.5)), (C, high, low)
+
+
+@pytest.mark.parametrize("n", [7, 1_500])
+def test_reports_of_the_piecewise_mechanism(n):
+    """Its density has two jumps, at places that the user does not state."""
+    mechanism, (C, high, low) = piecewise(1.0)
+    z = RNG.uniform(-C, C, n)
+    with pm.Model() as model:
+        m = pm.Uniform("m", 0, 1, initval=0.7)
+        y = pm.Beta("y", 6 * m, 6 * (1 - m), shape=n)
+        dp.PrivateObservation("z", 2 * y - 1, mechanism, observed=z)
+    law = stats.beta(4.2, 1.8, loc=-1, scale=2)
+    ends = (2 * z + C - 1) / (C + 1) - 2 * (C - 1) / (C + 1), (2 * z + C - 1) / (C + 1)
+    inside = law.cdf(ends[1]) - law.cdf(ends[0])
+    expected = np.log(low + (high - low) * inside)
+    got = log_density(model)
+    np.testing.assert_allclose(got, expected, atol=1e-9 if n == 7 else 1e-4)
+    assert abs(got.sum() - expected.sum()) < 1e-3
+
+
+@pytest.mark.compiled
+def test_values_are_recovered():
+    z = np.array([0.4, 1.3, 3.0])
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.7, 1)
+        y = pm.Normal("y", mu, 0.8, shape=3)
+        dp.PrivateObservation("z", pt.exp(y), dp.UniformMechanism(0.25), observed=z)
+        idata = dp.sample(draws=400, tune=400, chains=2, random_seed=1, progressbar=False)
+        drawn = dp.recover(model, idata)
+    recovered = drawn.posterior["y"].to_numpy().reshape(-1, 3)
+    assert (np.abs(np.exp(recovered) - z) <= 0.25 + 1e-9).all()
+    ends = np.log(z - 0.25), np.log(z + 0.25)
+    mu = np.linspace(-4, 6, 2001)[:, None]
+    chance = stats.norm(mu, 0.8).cdf(ends[1]) - stats.norm(mu, 0.8).cdf(ends[0])
+    weights = stats.norm(0.7, 1).pdf(mu[:, 0]) * chance.prod(axis=1)
+    expected = (mu[:, 0] * weights).sum() / weights.sum()
+    assert abs(float(idata.posterior["mu"].mean()) - expected) < 0.1
