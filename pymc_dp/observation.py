@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.held import Held, held, shown
 from pymc_dp.graphs.ranges import check_wraparound
 from pymc_dp.graphs.shapes import known_shape, of_nothing
-from pymc_dp.graphs.values import is_random, known_value, nearest_rvs
+from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws.no_records import value_of_nothing
 from pymc_dp.laws.one_value import marginal_release_rv
 from pymc_dp.mechanisms.alignment import placed
@@ -149,7 +149,8 @@ def PrivateObservation(
     except ValueError as error:
         raise ValueError(f"{name!r}: {error}") from None
 
-    if is_random(statistic) and statistic not in model.named_vars.values():
+    unnamed = [rv for rv in nearest_rvs([statistic]) if rv not in model.named_vars.values()]
+    if statistic in unnamed or (len(unnamed) == 1 == len(nearest_rvs([statistic]))):
         check_noise_shape(name, statistic, mechanism)
         if mechanism.statistic_ndim:
             raise ValueError(

@@ -13,11 +13,13 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.values import is_random, nearest_rvs
 from pymc_dp.laws import draw_by_pair, find_pair, law_names, require_pair
 from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.integrated import Integrated, confidential, in_results, integrated_release
 from pymc_dp.laws.mean_variance import mean_variance
 from pymc_dp.laws.mixture import split_by
+from pymc_dp.laws.of_function import OfFunction, read_function
 from pymc_dp.mechanisms.base import has_continuous_rates
 
 if TYPE_CHECKING:
@@ -127,6 +129,8 @@ class Independent(Integrated):
         """See `Integrated.recovered`."""
         mechanism, parameters = rv.owner.op.split(rv.owner.inputs)
         drawn = self.drawn(value, mechanism, parameters, posterior, rng)
+        if isinstance(mechanism, OfFunction) and self.statistic.name == confidential(rv):
+            drawn = mechanism.of_numbers(drawn)
         return self.in_results(drawn, parameters, posterior)
 
 
@@ -290,8 +294,15 @@ def independent_release(
 
 
 def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name: str):
-    """Build the release of a ``.dist(...)`` that is in no model: it is integrated out."""
+    """Build the release of a ``.dist(...)`` that is in no model: it is integrated out.
+
+    The statistic may be a function of each of its values.
+    """
     try:
+        if not is_random(statistic):
+            [rv] = nearest_rvs([statistic])
+            function, further = read_function(statistic, rv)
+            statistic, mechanism = rv, OfFunction(mechanism, function, tuple(further))
         law, parameters = read_law(statistic)
         require_pair(law, mechanism, parameters)
     except NotImplementedError as error:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytensor.tensor as pt
+from pytensor.gradient import disconnected_type
+from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.laws.kernel_call import KernelCall, doubles
+from pymc_dp.plugins.single_values import kernels
 
 _DEGREE = 7
 _PANELS = 24  # of a thousand releases
@@ -21,6 +27,56 @@ def number_of_all(v: TensorVariable) -> TensorVariable | None:
     return v.reshape(()) if v.type.ndim else v
 
 
+class Gather(KernelCall):
+    """Weighted sums of consecutive values, see `kernels.gather`."""
+
+    __props__ = ()
+
+    def make_node(self, at_nodes, first, weights):
+        """Apply to values, where the first of each sum is, and a row of weights for each sum."""
+        inputs = doubles(at_nodes, first, weights)
+        return Apply(self, inputs, [inputs[1].type()])
+
+    def call(self):
+        """See `KernelCall.call`."""
+        kernel = kernels.gather
+
+        def gather(at_nodes, first, weights):
+            return kernel(at_nodes, first, weights)
+
+        return gather
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return the gradient of the values."""
+        at_nodes, first, weights = inputs
+        back = Scatter()(cotangents[0], first, weights, at_nodes.shape[0])
+        return [back, disconnected_type(), disconnected_type()]
+
+    def connection_pattern(self, node):
+        """Connect the values."""
+        return [[True], [False], [False]]
+
+
+class Scatter(KernelCall):
+    """The transpose of `Gather`, see `kernels.scatter`."""
+
+    __props__ = ()
+
+    def make_node(self, gradient, first, weights, count):
+        """Apply to a gradient, the places and weights of `Gather`, and the number of values."""
+        inputs = [*doubles(gradient, first, weights), pt.as_tensor(count).astype("int64")]
+        return Apply(self, inputs, [pt.dvector()])
+
+    def call(self):
+        """See `KernelCall.call`."""
+        kernel = kernels.scatter
+
+        def scatter(gradient, first, weights, count):
+            return kernel(gradient, first, weights, count.item())
+
+        return scatter
+
+
 class Grid:
     """Releases at which a smooth function is evaluated, and its interpolation at all of them.
 
@@ -33,9 +89,9 @@ class Grid:
         flat = value.ravel()
         distinct, where = np.unique(flat, return_inverse=True)
         panels = max(8, round(_PANELS * (flat.size / 1000.0) ** 0.25))
-        self._shape, self._weights = value.shape, None
+        self._shape = value.shape
         if distinct.size <= _LEAST * panels * (_DEGREE + 1):
-            self.nodes, self._where = distinct, where
+            self.nodes, self._first, self._weights = distinct, where, np.ones((flat.size, 1))
             return
         edges = np.linspace(distinct[0], distinct[-1], panels + 1)
         x = np.cos(np.pi * np.arange(_DEGREE, -1, -1) / _DEGREE)  # from edge to edge
@@ -52,11 +108,8 @@ class Grid:
         weights[at_node.any(axis=1)] = 0.0
         weights[at_node] = 1.0
         self._weights = weights
-        self._where = panel[:, None] * (_DEGREE + 1) + np.arange(_DEGREE + 1)
+        self._first = panel * (_DEGREE + 1)
 
     def at_all(self, at_nodes: TensorVariable) -> TensorVariable:
         """Return the function at all releases, from its values at the nodes."""
-        there = at_nodes[self._where]
-        if self._weights is not None:
-            there = (self._weights * there).sum(axis=1)
-        return there.reshape(self._shape)
+        return Gather()(at_nodes, self._first, self._weights).reshape(self._shape)

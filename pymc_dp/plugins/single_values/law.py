@@ -9,11 +9,11 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.shapes import lengths
+from pymc_dp.laws.of_function import OfFunction, read_function
 from pymc_dp.laws.one_value import OneValue, independent_release
 from pymc_dp.laws.parts import law_of_record
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.mechanisms.release import apart
-from pymc_dp.plugins.single_values.of_function import OfFunction, read_function
 from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.model import mechanism_of, release_statistic, releases_of
 

@@ -295,7 +295,7 @@ class GeneralPair(Pair):
         vars(self).update(given, examples=(), slow=True, of=(law, mechanism))
 
     @cached_property
-    def draw(self):  # type: ignore[override]
+    def draw(self):
         """See `Pair`."""
         return compiled_draw(*vars(self)["of"]).function
 

@@ -12,9 +12,9 @@ import pymc_dp as dp
 from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.laws import find_pair, row_sampler
 from pymc_dp.laws.mixture import MixtureLaw
+from pymc_dp.laws.of_function import Function, OfFunction
 from pymc_dp.laws.parts import CensoredLaw, SymbolicLaw
 from pymc_dp.plugins.single_values.grid import Grid
-from pymc_dp.plugins.single_values.of_function import Function, OfFunction
 from pymc_dp.plugins.single_values.pair import general_pair, width
 
 SKEWED = type(pm.SkewNormal.dist(0, 1, 2).owner.op)()

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.graph.replace import clone_replace
+from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import float64
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_code, from_graph
@@ -20,11 +20,11 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.substitution import simplified
-from pymc_dp.graphs.values import depends_on, known_value, nearest_rvs
+from pymc_dp.graphs.values import PLAIN_MODE, depends_on, known_value, nearest_rvs
 from pymc_dp.kernels import joined, key_of
+from pymc_dp.kernels.functions.roots import make_roots
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.postprocessed import PostProcessed
-from pymc_dp.plugins.single_values import kernels
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Function:
     def at(self, x: TensorVariable, further) -> TensorVariable:
         """Return the function at arrays."""
         given = dict(zip((self.x, *self.further), (x, *further), strict=True))
-        return clone_replace(self.graph, given, rebuild_strict=False)
+        return vectorize_graph(self.graph, given)
 
     @cached_property
     def slope(self) -> TensorVariable | None:
@@ -79,7 +79,7 @@ def read_function(
     x, further = pt.scalar(rv.name, dtype=rv.dtype), dict[TensorVariable, TensorVariable]()
     shape = known_shape(statistic)
     if None in shape or shape != known_shape(rv):
-        raise Declined
+        raise Declined("it is no function of each value by itself")
 
     def read(v: TensorVariable) -> TensorVariable:
         if v is rv:
@@ -91,12 +91,10 @@ def read_function(
             if nearest_rvs([v]):
                 raise Declined
             return further.setdefault(v, pt.scalar(dtype=v.dtype))
-        match v.owner.op:
-            case Elemwise() as op if len(v.owner.outputs) == 1:
-                return Elemwise(op.scalar_op)(*map(read, v.owner.inputs))
-            case DimShuffle() as op if not op.is_transpose:
-                return read(v.owner.inputs[0])
-        raise Declined
+        node = v.owner
+        if not isinstance(node.op, Elemwise) or len(node.outputs) > 1:
+            raise Declined(f"`{node.op}` makes it something else than a function of each value")
+        return Elemwise(node.op.scalar_op)(*map(read, node.inputs))
 
     graph = read(statistic)
     return Function(x, tuple(further.values()), graph), list(further)
@@ -133,7 +131,7 @@ class Root(KernelOp):
         inputs = [v.astype(w.dtype) for v, w in zip(further, self.function.further, strict=True)]
         graph = self.function.at(y.astype(self.function.x.dtype), inputs)
         inner = from_graph([y, *further], [as_float(graph) + pt.zeros_like(y)])
-        make = kernels.make_roots
+        make = make_roots
         names = [f"a{i}" for i in range(len(further))]
         arrays = ", ".join(f"np.asarray({name})" for name in names)
         of_y = from_code(
@@ -187,6 +185,10 @@ class OfFunction(PostProcessed):
     @property
     def _further(self) -> list[TensorVariable]:
         return [v.astype(w.dtype) for v, w in zip(self.further, self.function.further, strict=True)]
+
+    def of_numbers(self, x: np.ndarray) -> np.ndarray:
+        """Return the function at numbers, where its further arguments are known."""
+        return self._of(pt.constant(x)).eval(mode=PLAIN_MODE)
 
     def noise_sample(self, rng, statistic):
         """See `ReleaseLaw.noise_sample`."""
