@@ -20,10 +20,16 @@ from pymc_dp.graphs.shapes import known_shape, of_nothing
 from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws.no_records import value_of_nothing
 from pymc_dp.laws.one_value import marginal_release_rv
+from pymc_dp.laws.possible_starts import start_where_possible
 from pymc_dp.mechanisms.alignment import placed
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.checks import by_which_rule, check_attainable, is_published
-from pymc_dp.mechanisms.release import FeasibleMoments, FeasibleRegression, release_rv
+from pymc_dp.mechanisms.release import (
+    FeasibleMoments,
+    FeasibleRegression,
+    PrivateReleaseRV,
+    release_rv,
+)
 from pymc_dp.observation_checks import (
     check_confidential,
     check_dims,
@@ -180,6 +186,8 @@ def PrivateObservation(
     # All checks are done: a refused release has left the model as it was.
     model.add_coords(coords)
     rv = model.register_rv(rv, name, observed=observed, dims=dims)
+    if observed is not None and isinstance(rv.owner.op, PrivateReleaseRV):
+        start_where_possible(model, rv)
     # With another release a variable may lose its exact draw: choose steps again for all.
     touched = nearest_rvs([release_statistic(rv)])
     exact = {v: v.tag.dp_step for v in model.free_RVs if hasattr(v.tag, "dp_step")}

@@ -260,7 +260,9 @@ def gone_names(reading: Reading) -> list[str]:
 def what_goes(reading: Reading, initvals: Any = None) -> list[str]:
     """Say what is removed with the records: variables that only they depend on, starting values."""
     starts = reading.model.rvs_to_initial_values.items()
-    started = {rv.name for rv, start in starts if start is not None}
+    started = {
+        rv.name for rv, start in starts if start is not None and not hasattr(rv.tag, "dp_started")
+    }
     started.update(*([initvals] if isinstance(initvals, Mapping) else initvals or ()))
     hidden = {*gone_names(reading)} - {rv.name for rv in privatized(reading)}
     notes = {

@@ -37,7 +37,7 @@ class Function:
 
     def at(self, x: TensorVariable, further) -> TensorVariable:
         """Return the function at arrays."""
-        given = dict(zip((self.x, *self.further), (x, *further), strict=True))
+        given = dict(zip((self.x, *self.further), (as_float(x), *further), strict=True))
         return vectorize_graph(self.graph, given)
 
     @cached_property
@@ -45,7 +45,7 @@ class Function:
         """The slope of an affine function, in terms of `further`; None for others."""
         x = pt.scalar(dtype="float64")
         try:
-            value = as_float(self.at(x.astype(self.x.dtype), self.further))
+            value = as_float(self.at(x, self.further))
             [slope] = simplified([pytensor.grad(value, x, disconnected_inputs="ignore")])
         except NotImplementedError:
             return None
@@ -55,7 +55,7 @@ class Function:
         """Return the least and the largest x, as far as they are found, that have a value."""
         if self.slope is None:
             return [Root(self, last).on(value, *further) for last in (False, True)]
-        of_zero = as_float(self.at(pt.zeros((), dtype=self.x.dtype), further))
+        of_zero = as_float(self.at(pt.zeros(()), further))
         given = dict(zip(self.further, further, strict=True))
         slope = clone_replace(self.slope, given, rebuild_strict=False) if given else self.slope
         return [(value - of_zero) / slope]
@@ -76,7 +76,7 @@ def read_function(
     Declined
         Another statistic.
     """
-    x, further = pt.scalar(rv.name, dtype=rv.dtype), dict[TensorVariable, TensorVariable]()
+    x, further = pt.scalar(rv.name, dtype="float64"), dict[TensorVariable, TensorVariable]()
     shape = known_shape(statistic)
     if None in shape or shape != known_shape(rv):
         raise Declined("it is no function of each value by itself")
@@ -129,7 +129,7 @@ class Root(KernelOp):
         further = [pt.scalar(dtype="float64") for _ in self.function.further]
         y = pt.vector("y", dtype="float64")
         inputs = [v.astype(w.dtype) for v, w in zip(further, self.function.further, strict=True)]
-        graph = self.function.at(y.astype(self.function.x.dtype), inputs)
+        graph = self.function.at(y, inputs)
         inner = from_graph([y, *further], [as_float(graph) + pt.zeros_like(y)])
         make = make_roots
         names = [f"a{i}" for i in range(len(further))]

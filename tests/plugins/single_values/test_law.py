@@ -139,3 +139,17 @@ def test_values_are_recovered():
     weights = stats.norm(0.7, 1).pdf(mu[:, 0]) * chance.prod(axis=1)
     expected = (mu[:, 0] * weights).sum() / weights.sum()
     assert abs(float(idata.posterior["mu"].mean()) - expected) < 0.1
+
+
+@pytest.mark.parametrize("law", [pm.Normal, pm.Gamma, pm.Poisson])
+def test_records_start_where_the_release_is_possible(law):
+    parameters = {pm.Normal: (0.0, 1.0), pm.Gamma: (2.0, 1.0), pm.Poisson: (2.0,)}[law]
+    with pm.Model() as model:
+        y = law("y", *parameters, shape=3)
+        dp.PrivateObservation("z", y, dp.UniformMechanism(1.2), observed=[9.0, 3.0, -0.9])
+    assert np.isfinite(model.point_logps()["z"])
+    assert np.isfinite(model.point_logps()["y"])
+    with pm.Model() as model:  # what the user says stays
+        y = law("y", *parameters, shape=3, initval=np.ones(3, dtype=y.dtype))
+        dp.PrivateObservation("z", y, dp.UniformMechanism(1.2), observed=[9.0, 3.0, -0.9])
+    assert not np.isfinite(model.point_logps()["z"])
