@@ -78,27 +78,34 @@ class Scatter(KernelCall):
 
 
 class Grid:
-    """Releases at which a smooth function is evaluated, and its interpolation at all of them.
+    """Releases at which a function is evaluated, and its values at all of them.
+
+    A `smooth` function is interpolated between nodes where there are many releases; at what was
+    released more than once, or withheld, it is evaluated.
 
     Attributes
     ----------
     nodes : releases at which the function is evaluated.
     """
 
-    def __init__(self, value: np.ndarray):
+    def __init__(self, value: np.ndarray, *, smooth: bool):
         flat = value.ravel()
-        distinct, where = np.unique(flat, return_inverse=True)
-        panels = max(8, round(_PANELS * (flat.size / 1000.0) ** 0.25))
         self._shape = value.shape
-        if distinct.size <= _LEAST * panels * (_DEGREE + 1):
+        distinct, where, times = np.unique(flat, return_inverse=True, return_counts=True)
+        panels = max(8, round(_PANELS * (flat.size / 1000.0) ** 0.25))
+        single = (times == 1) & np.isfinite(distinct)
+        if not smooth or single.sum() <= _LEAST * panels * (_DEGREE + 1):
             self.nodes, self._first, self._weights = distinct, where, np.ones((flat.size, 1))
             return
-        edges = np.linspace(distinct[0], distinct[-1], panels + 1)
+        edges = np.linspace(distinct[single][0], distinct[single][-1], panels + 1)
         x = np.cos(np.pi * np.arange(_DEGREE, -1, -1) / _DEGREE)  # from edge to edge
         low, width = edges[:-1, None], np.diff(edges)[:, None]
-        self.nodes = (low + 0.5 * width * (1.0 + x)).ravel()
-        panel = np.clip(np.searchsorted(edges, flat, side="right") - 1, 0, panels - 1)
-        t = 2.0 * (flat - edges[panel]) / np.diff(edges)[panel] - 1.0
+        exact = distinct[~single]
+        self.nodes = np.concatenate([exact, (low + 0.5 * width * (1.0 + x)).ravel()])
+        between = single[where]
+        z = np.where(between, flat, edges[0])
+        panel = np.clip(np.searchsorted(edges, z, side="right") - 1, 0, panels - 1)
+        t = 2.0 * (z - edges[panel]) / np.diff(edges)[panel] - 1.0
         signs = (-1.0) ** np.arange(_DEGREE + 1)
         signs[[0, -1]] *= 0.5
         with np.errstate(divide="ignore", invalid="ignore"):  # the barycentric formula
@@ -107,8 +114,10 @@ class Grid:
         at_node = np.isnan(weights)
         weights[at_node.any(axis=1)] = 0.0
         weights[at_node] = 1.0
+        weights[~between] = np.eye(_DEGREE + 1)[0]
         self._weights = weights
-        self._first = panel * (_DEGREE + 1)
+        first = exact.size + panel * (_DEGREE + 1)
+        self._first = np.where(between, first, (np.cumsum(~single) - 1)[where])
 
     def at_all(self, at_nodes: TensorVariable) -> TensorVariable:
         """Return the function at all releases, from its values at the nodes."""

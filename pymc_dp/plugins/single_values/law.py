@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.shapes import lengths
+from pymc_dp.graphs.values import known_value
+from pymc_dp.laws import require_pair
 from pymc_dp.laws.of_function import OfFunction, read_function
 from pymc_dp.laws.one_value import OneValue, independent_release
 from pymc_dp.laws.parts import law_of_record
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.mechanisms.release import apart
+from pymc_dp.plugins.single_values.pair import log_marginal, marginal_at
+from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.checks import check_transform
-from pymc_dp.reading.model import mechanism_of, release_statistic, releases_of
+from pymc_dp.reading.model import Reading, mechanism_of, release_statistic, releases_of
+
+_TRIED = 101  # released values at which interpolation is compared with integrals
+_MOST_APART = 0.02  # relative error of a density
 
 
 @LAWS.register(Phase.FALLBACK, Takes(single=True, number_known=True))
@@ -23,6 +33,7 @@ from pymc_dp.reading.model import mechanism_of, release_statistic, releases_of
 class OneByOne(SumLaw):
     """Values of one variable, of which one release has an entry each."""
 
+    reading: Reading
     rv: TensorVariable
     release: TensorVariable
 
@@ -34,7 +45,7 @@ class OneByOne(SumLaw):
         [release, *more] = releases_of(reading.model, [rv])
         if more or release.owner.op.bounds is not None:
             raise Declined
-        return cls(rv, release)
+        return cls(reading, rv, release)
 
     def marginal(self):
         """Integrate each value out."""
@@ -45,5 +56,37 @@ class OneByOne(SumLaw):
             law, parameters = law_of_record(rv)
             parameters = [pt.broadcast_to(p, lengths(release)) for p in parameters]
             of_value = OfFunction(mechanism, function, tuple(further))
+            require_pair(law, of_value, parameters)
             one = OneValue(str(rv.name), law, len(parameters))
-            return Change(replaced={release: independent_release(one, parameters, of_value)})
+            new = independent_release(one, parameters, of_value)
+            value = known_value(self.reading.model.rvs_to_values[release], fixed=True)
+            trials: list[Callable[[], None]] = []
+            if release in self.reading.model.observed_RVs and value is not None:
+                trials.append(
+                    about(f"the release {release.name!r}")(
+                        partial(_try, law, of_value, np.asarray(value), parameters)
+                    )
+                )
+            return Change(replaced={release: new}, trials=trials)
+
+
+def _try(law, mechanism, value: np.ndarray, parameters) -> None:
+    """Decline a density that has no value at the start, or is not smooth between releases."""
+    density = log_marginal(law, mechanism, pt.constant(value), *parameters)
+    [at_start] = starting_values([density])
+    if np.isnan(at_start).any():
+        raise Declined("the integral of a value has no value where the model starts", near=1)
+    some = np.unique(np.linspace(0, value.size - 1, _TRIED).astype(int))
+    some = np.argsort(value, axis=None, kind="stable")[some]
+    given = [p if p.type.ndim == 0 else p.ravel()[some] for p in parameters]
+    further = [pt.broadcast_to(p, value.shape).ravel()[some] for p in mechanism.parameters]
+    noise = mechanism.with_parameters(*further)
+    [exact] = starting_values([marginal_at(law, noise, pt.constant(value.ravel()[some]), given)])
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(np.exp(at_start.ravel()[some] - exact) - 1.0)
+    if (apart > _MOST_APART).any():
+        raise Declined(
+            f"its density changes too fast between released values to be interpolated, by "
+            f"{np.nanmax(apart):.1g}",
+            near=1,
+        )

@@ -18,15 +18,17 @@ from pymc_dp.graphs.compiled import Piece, from_code, from_graph, from_source
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.graphs.substitution import simplified
-from pymc_dp.graphs.values import known_value
+from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.kernels import joined, key_of
 from pymc_dp.laws import GENERAL_PAIRS, Pair
 from pymc_dp.laws.count_sums import Atom
 from pymc_dp.laws.mixture import MixtureLaw, choose
+from pymc_dp.laws.of_function import OfFunction
 from pymc_dp.laws.parts import CensoredLaw, Part, SymbolicLaw, parts_of
-from pymc_dp.laws.real_line import backward, forward, log_density
+from pymc_dp.laws.real_line import backward, forward, log_density, support
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.plugins.single_values import kernels
 from pymc_dp.plugins.single_values.grid import Grid, number_of_all
 
@@ -291,8 +293,22 @@ class GeneralPair(Pair):
         of_law = partial(log_marginal, law)
         given: dict[str, Any] = {"law": type(law), "mechanism": type(mechanism)}
         given["log_marginal"] = of_law
-        given |= {"require": lambda *theta: None, "parameters": lambda *theta: theta}
+        given |= {"require": self._require, "parameters": lambda *theta: theta}
         vars(self).update(given, examples=(), slow=True, of=(law, mechanism))
+
+    def _require(self, *theta) -> None:
+        """Decline a support that moves, and noise that may jump: the slopes do not know of that."""
+        law, mechanism = vars(self)["of"]
+        for part in parts_of(law, theta):
+            if part.is_atom or is_whole(part):
+                continue
+            moving = nearest_rvs([e for e in support(part.law) if e is not None])
+            if moving and (inner := of_statistic(mechanism)).rates is None:
+                raise Declined(
+                    f"the ends of the support of the law move with {moving[0].name!r}, and the "
+                    f"density of {type(inner).__name__} may jump: this has no gradient here",
+                    near=1,
+                )
 
     @cached_property
     def draw(self):
@@ -305,16 +321,31 @@ def log_marginal(law: Any, mechanism: Mechanism, value, *parameters) -> TensorVa
     given = [as_float(p) for p in (*parameters, *mechanism.parameters)]
     alike, numbers = [number_of_all(p) for p in given], known_value(value, fixed=True)
     if numbers is not None and numbers.size > 1 and None not in alike:
-        grid, given = Grid(np.asarray(numbers, dtype="float64")), alike
+        grid = Grid(np.asarray(numbers, dtype="float64"), smooth=has_density(mechanism))
+        given = alike
         value = pt.constant(grid.nodes)
     else:
         grid, value = None, as_float(value)
     theta, noise = given[: len(parameters)], given[len(parameters) :]
-    density = _log_marginal(law, mechanism.with_parameters(*noise), value, theta)
+    density = marginal_at(law, mechanism.with_parameters(*noise), value, theta)
     return density if grid is None else grid.at_all(density)
 
 
-def _log_marginal(law: Any, mechanism: Mechanism, value, theta) -> TensorVariable:
+def of_statistic(mechanism: Mechanism) -> Mechanism:
+    """Return the mechanism behind functions of the value."""
+    while isinstance(mechanism, OfFunction):
+        mechanism = mechanism.inner
+    return mechanism
+
+
+def has_density(mechanism: Mechanism) -> bool:
+    """Whether no value is released with positive probability, as far as the mechanism shows it."""
+    inner = of_statistic(mechanism)
+    return inner.spacing is None and not isinstance(inner, PostProcessed)
+
+
+def marginal_at(law: Any, mechanism: Mechanism, value, theta) -> TensorVariable:
+    """Return the log marginal density at each value, by integrals and sums."""
     terms = []
     for number, part in enumerate(parts_of(law, theta)):
         if part.is_atom:

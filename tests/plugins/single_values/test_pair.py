@@ -139,12 +139,34 @@ def test_clipped_values_are_points():
 @pytest.mark.parametrize("n", [50, 3_000])
 def test_values_between_nodes(n):
     values = np.random.default_rng(1).normal(3.0, 1.0, n)
-    grid = Grid(values)
+    grid = Grid(values, smooth=True)
     assert (grid.nodes.size == n) == (n == 50)
     smooth = pt.log1p((pt.constant(grid.nodes) - 2.0) ** 2)
     np.testing.assert_allclose(
         grid.at_all(smooth).eval(mode=PLAIN_MODE), np.log1p((values - 2.0) ** 2), atol=1e-6
     )
+
+
+def test_atoms_and_withheld_values_are_no_nodes_of_their_neighbours():
+    values = np.random.default_rng(1).normal(3.0, 1.0, 3_000)
+    values[::7], values[3::70] = 0.5, np.nan
+    at = lambda z: np.where(np.isnan(z), -7.0, np.where(z == 0.5, 40.0, np.log1p(z**2)))  # noqa: E731
+    grid = Grid(values, smooth=True)
+    assert grid.nodes.size < 400
+    found = grid.at_all(pt.constant(at(grid.nodes))).eval(mode=PLAIN_MODE)
+    np.testing.assert_allclose(found, at(values), atol=1e-6)
+    whole = np.round(values * 1e3)
+    assert set(Grid(whole, smooth=False).nodes[:-1]) <= set(whole)
+
+
+def test_a_support_that_moves_is_declined_where_noise_may_jump():
+    with pm.Model():
+        top = pm.Exponential("top", 1.0)
+    law, parameters = ptr.uniform, (pt.constant(0.0), top)
+    with pytest.raises(NotImplementedError, match="'top'"):
+        general_pair(law, UNIFORM).require(*parameters)
+    general_pair(law, dp.LaplaceMechanism(1.0)).require(*parameters)
+    general_pair(law, UNIFORM).require(pt.constant(0.0), pt.constant(1.0))
 
 
 @pytest.mark.compiled
