@@ -10,7 +10,9 @@ from pytensor.compile.mode import Mode
 from scipy import stats
 
 import pymc_dp as dp
+from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.moments.latents import Linearised, row_latents
+from pymc_dp.laws.moments.normal import NormalStatistics
 from pymc_dp.laws.moments.sums import (
     ExactLatents,
     column_products,
@@ -423,3 +425,17 @@ def test_coordinates_change_no_posterior(noise):
             expected += (stats.loggamma(alpha).logpdf(log) - 0.5 * np.log(alpha)).sum()
             expected += stats.laplace(0, noise).logpdf(z - sums).sum() + np.linalg.slogdet(d)[1]
             assert density(point) == pytest.approx(expected, rel=1e-7)
+
+
+def test_normal_release():
+    k, count = 4, 3
+    mean, factor = RNG.normal(size=k), RNG.normal(size=(k, count))
+    sigma = np.array([[0.5, 1.0], [2.0, 0.7]])
+    law = NormalStatistics((2, 2), ("s",))
+    rv = integrated_release(law, dp.GaussianMechanism(sigma), mean, factor)
+    z = RNG.normal(size=(2, 2))
+    law = stats.multivariate_normal(mean, factor @ factor.T + np.diag(sigma.ravel() ** 2))
+    assert pm.logp(rv, z).eval() == pytest.approx(law.logpdf(z.ravel()), rel=1e-12)
+    draws = pm.draw(rv, 4000, random_seed=1).reshape(4000, -1)
+    np.testing.assert_allclose(draws.mean(axis=0), mean, atol=0.2)
+    np.testing.assert_allclose(np.cov(draws.T), law.cov, atol=0.6)
