@@ -247,7 +247,6 @@ def test_a_chain_outside_of_the_bounds_is_told_so(rungs, step, name, outside):
 
 
 @pytest.mark.parametrize("key", [("conjugate", "records"), ("bounded", "statistics")])
-@pytest.mark.by_day("key1")
 def test_points_keep_their_order_and_are_not_mutated(rungs, key):
     model = rungs[key]
     steps = dp.steps(model)
