@@ -1,7 +1,9 @@
 """Several groups of records in one compiled loop: what is drawn, and what is not covered."""
 
+import arviz as az
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
 import pymc_dp as dp
@@ -52,6 +54,36 @@ def test_two_groups_follow_their_joint_law():
     assert set(found) == set(of)
     for k, name in enumerate(of):
         has_moments(found[name].values, mean[k], cov[k, k] ** 0.5)
+
+
+def different_groups():
+    """Rows of a regression, counts under a prior of their rate, and shares with a shape of each."""
+    with pm.Model() as model:
+        level = pm.Normal("level", 0.0, 1.0)
+        x = pm.Normal("x", level, 1.0, shape=15)
+        y = pm.Normal("y", 0.5 * x + level, 1.0, shape=15)
+        counts = pm.Poisson("counts", pt.exp(level), shape=10)
+        shape = pm.Gamma("shape", 2.0, 1.0, shape=2)
+        shares = pm.Beta("shares", shape[0], shape[1] + pt.exp(level), shape=20)
+        sums = pt.stack([x.clip(-2, 2).sum(), (x * y).clip(-4, 4).sum()])
+        dp.PrivateObservation("xy", sums, dp.LaplaceMechanism(2.0), observed=[3.0, 9.0])
+        total = counts.clip(0, 5).sum()
+        dp.PrivateObservation("count", total, dp.GeometricMechanism(1.0), observed=12)
+        dp.PrivateObservation("share", shares.sum(), LAPLACE, observed=7.0)
+    return model
+
+
+@pytest.mark.nightly
+def test_groups_of_different_laws_agree_with_the_steps():
+    model = different_groups()
+    found = sample(model, draws=5_000)
+    with model:
+        options = {"chains": 2, "cores": 1, "random_seed": 2} | QUIET
+        steps = pm.sample(2_000, tune=1_000, step=dp.steps(model), **options)["posterior"]
+    for name in ("level", "shape"):
+        exact = steps[name].values
+        error = az.mcse(steps[name])[name].values
+        has_moments(found[name].values, exact.mean(axis=(0, 1)), mean_se=error)
 
 
 def test_draws_are_the_same_in_pieces():
