@@ -282,6 +282,22 @@ def test_pm_sample_is_reproducible(rungs):
         assert not np.array_equal(one[name][0], one[name][1])
 
 
+@pytest.mark.nightly
+def test_beside_nuts():
+    model = records_model(conjugate=False)
+    tree = sampled(model, chains=1)
+    assert {"dp_record_accept", "tree_depth"} <= set(tree.sample_stats)
+    assert 0 < float(tree.sample_stats["dp_record_accept"].mean()) <= 1
+    collapsed = dp.collapse(model, "statistics")
+    with collapsed:
+        steps = [TWO([collapsed["lead_mean"]]), TGM([collapsed["lead_var"]])]
+        steps.append(pm.NUTS([collapsed["mu"], collapsed["sigma"]]))
+    tree = sampled(collapsed, step=steps, chains=1)
+    assert set(tree.posterior) == {"mu", "sigma", "lead_mean", "lead_var"}
+    assert "tree_depth" in tree.sample_stats
+    assert np.unique(tree.posterior["lead_mean"]).size == 30
+
+
 def test_slice_respects_the_walls(rungs):
     model = rungs["bounded general", "statistics"]
     tree = sampled(model, draws=100, chains=1)
