@@ -244,16 +244,6 @@ MIXTURES = {
         lambda: pm.ZeroInflatedPoisson.dist(psi=np.float64(0.3), mu=np.float64(4.0), shape=4),
         lambda y: 0.7 * (y == 0) + 0.3 * stats.poisson(4).pmf(y),
     ),
-    "zero-inflated binomial": (
-        lambda: pm.ZeroInflatedBinomial.dist(psi=np.float64(0.3), n=10, p=np.float64(0.4), shape=4),
-        lambda y: 0.7 * (y == 0) + 0.3 * stats.binom(10, 0.4).pmf(y),
-    ),
-    "zero-inflated negative binomial": (
-        lambda: pm.ZeroInflatedNegativeBinomial.dist(
-            psi=np.float64(0.3), n=np.float64(2.0), p=np.float64(0.4), shape=4
-        ),
-        lambda y: 0.7 * (y == 0) + 0.3 * stats.nbinom(2, 0.4).pmf(y),
-    ),
     "one component with an axis": (
         lambda: pm.Mixture.dist(
             np.array([0.3, 0.7]), pm.Poisson.dist(np.array([1.0, 20.0])), shape=4

@@ -4,13 +4,12 @@ from functools import partial
 
 import mpmath as mp
 import numpy as np
-import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 from pytensor.tensor.random.basic import _gamma, cauchy, exponential, normal
-from scipy import special, stats
+from scipy import stats
 
 from pymc_dp.kernels.functions import tilting as kernels
 from pymc_dp.laws import tilting
@@ -234,35 +233,3 @@ def test_gamma_logpdf():
         x = [mp.mpf(q) for q in x]
         expected = x[1] * mp.log(x[2]) - mp.loggamma(x[1]) + (x[1] - 1) * mp.log(x[0]) - x[2] * x[0]
         assert abs(got - expected) < 2e-11 * max(1, abs(expected))
-
-
-@pytest.mark.nightly
-def test_nutpie_samples_through_the_mass():
-    released = np.array([4.0, 6.0, 5.5])
-    with pm.Model():
-        log_scale = pm.Normal("log_scale", 0.0, 1.0)
-        pm.CustomDist(
-            "z",
-            pt.exp(log_scale),
-            logp=lambda z, scale: tilting.laplace_log_marginal(_gamma, z, 2.0, 5.0, scale),
-            observed=released,
-        )
-        trace = pm.sample(
-            200,
-            tune=300,
-            chains=2,
-            cores=1,
-            random_seed=1,
-            nuts_sampler="nutpie",
-            progressbar=False,
-        )
-    draws = trace.posterior["log_scale"].values
-    grid, log_density = np.linspace(-3, 3, 4001), laplace_log_marginal_gamma
-    weights = special.softmax(
-        [
-            sum(log_density(z, 2.0, 5.0, np.exp(-g), 0.0, INF) for z in released) - 0.5 * g**2
-            for g in grid
-        ]
-    )
-    assert abs(draws.mean() - weights @ grid) < 0.1
-    assert int(trace.sample_stats["diverging"].sum()) == 0

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from pymc_dp.mechanisms import GeometricMechanism
-from tests.mechanisms.noise import evaluate, functions_of
+from tests.mechanisms.noise import functions_of
 
 SCALES = [1e-3, 0.02, 0.3, 1.0, 7.5, 1e3, 1e9]
 # Ends in units of the scale, or of 1 where it is smaller.
@@ -82,10 +82,3 @@ def test_lattice():
         mass[2] + np.log1p(np.exp(-1e-8)),
     ]
     np.testing.assert_allclose(actual.interval, expected, rtol=1e-12)
-
-
-def test_log_ratio_of_neighbouring_counts_is_epsilon():
-    mechanism = GeometricMechanism.from_epsilon(0.7)
-    z = np.arange(-9, 10)
-    ratio = evaluate(mechanism.logp(z, 3) - mechanism.logp(z, 4))
-    np.testing.assert_allclose(np.abs(ratio), 0.7, rtol=1e-13)

@@ -265,8 +265,7 @@ def test_refusals(make, value, match):
 
 
 @pytest.mark.parametrize(
-    ("T", "scale", "value"),
-    [(int, 1.0, 2_000_000_000), (int, 0.5, 2**53), (float, 1.0, 5e10), (float, 0.5, 0.0)],
+    ("T", "scale", "value"), [(int, 0.5, 2**53), (float, 1.0, 5e10), (float, 0.5, 0.0)]
 )
 def test_noise_is_noise_beside_a_large_value(T, scale, value):
     release = dp.Release.from_opendp(scalar_noise(T, od.m.make_laplace, scale=scale), value)
@@ -364,14 +363,9 @@ def test_polars_sums(loss, whole, real):
         assert release.value == frame[column].item()
         assert (release.name, release.dims) == (column, None)
     assert scales["age"] > scales["len"]
-
-
-@pytest.mark.nightly
-def test_polars_signed_length_is_not_clamped():
-    query = polars_context(epsilon=1.0).query().select(length(signed=True))
-    summary, frame = asked(query)
-    release = dp.Release.from_opendp_summary(summary, frame)
-    assert repr(release.mechanism) == repr(dp.GeometricMechanism(2.0))
+    signed = asked(polars_context(**loss).query().select(length(signed=True)))
+    release = dp.Release.from_opendp_summary(*signed)
+    assert repr(release.mechanism) == repr(whole(signed[0]["scale"][0]))
     assert release.source == "OpenDP Polars: Frame Length"
 
 
@@ -462,11 +456,10 @@ def test_a_mean_over_a_public_length_is_read_by_its_sum(law, whole, kind, by_tow
         ([("x", *LEN[1:])], 80, "'x' .Frame Length. is exact: .* shape=n"),
         (of_mean("Laplace", 180.0, 2.0), 41.7, "Sum and Length.* no release with additive noise"),
         (
-            [("x", "0.5-Quantile", "ExponentialMin", 2.0)],
-            50,
-            "is a quantile, selected among candidates",
+            [("x", "0.25-Quantile", "ExponentialMin", 2.0)],
+            35,
+            "0.25-Quantile. is a quantile, selected among candidates",
         ),
-        ([("x", "0.25-Quantile", "ExponentialMin", 2.0)], 35, "0.25-Quantile. is a quantile"),
         ([("x", "0.25-Quantile", "GumbelMin", 0.0)], 35, "0.25-Quantile. is exact"),
     ],
 )

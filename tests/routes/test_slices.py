@@ -36,8 +36,25 @@ def normal_normal(z, mean, variance, scale):
     return stats.norm.logpdf(z, mean, np.sqrt(variance + scale**2))
 
 
-def by_quadrature(density, scale, pull=0.0):
-    """Return means and spreads of mu, tau and s; exp(-pull theta^2 / 2) is in the density, too."""
+def normalised(log_density):
+    weight = np.exp(log_density - log_density.max())
+    return weight / weight.sum()
+
+
+def agrees(idata, weight, wide=4.0, **grids):
+    """Compare means and spreads of parameters with those of weights on a grid of their values."""
+    assert idata["posterior"].attrs["route"] == "slices on the marginal"
+    for name, x in grids.items():
+        draws = idata["posterior"][name].to_numpy()
+        effective, mean = az.ess(draws), (weight * x).sum()
+        spread = np.sqrt((weight * (x - mean) ** 2).sum())
+        assert effective > 0.1 * draws.size
+        assert abs(draws.mean() - mean) < 4.0 * spread / np.sqrt(effective)
+        assert abs(draws.std() / spread - 1.0) < wide / np.sqrt(effective)
+
+
+def check(model, density, scale, pull=0.0):
+    """By quadrature over mu, tau and s; exp(-pull theta^2 / 2) is in the density, too."""
     mu = np.linspace(-9.0, 9.0, 73)[:, None, None]
     tau = (np.arange(121)[:, None] + 0.5) * 8.0 / 121
     s = (np.arange(121) + 0.5) * 8.0 / 121
@@ -46,25 +63,7 @@ def by_quadrature(density, scale, pull=0.0):
     for n, z in zip(SIZES, GROUP_MEANS, strict=True):
         log = log + density(z, mu * share, tau**2 * share + s**2 / n, scale)
         log += 0.5 * np.log(share) - 0.5 * pull * share * mu**2
-    weight = np.exp(log - log.max())
-    weight /= weight.sum()
-    means = np.array([(weight * x).sum() for x in (mu, tau, s)])
-    spreads = [
-        np.sqrt((weight * (x - m) ** 2).sum()) for x, m in zip((mu, tau, s), means, strict=True)
-    ]
-    return means, np.array(spreads)
-
-
-def check(model, density, scale, pull=0.0):
-    idata = dp.sample(model, **LONG)
-    assert idata["posterior"].attrs["route"] == "slices on the marginal"
-    means, spreads = by_quadrature(density, scale, pull)
-    for name, mean, spread in zip(("mu", "tau", "s"), means, spreads, strict=True):
-        draws = idata["posterior"][name].to_numpy()
-        effective = az.ess(draws)
-        assert effective > 0.1 * draws.size
-        assert abs(draws.mean() - mean) < 4.0 * spread / np.sqrt(effective)
-        assert abs(draws.std() / spread - 1.0) < 6.0 / np.sqrt(effective)
+    agrees(dp.sample(model, **LONG), normalised(log), 6.0, mu=mu, tau=tau, s=s)
 
 
 def scaled(mu, tau):
@@ -119,22 +118,13 @@ def test_a_mean_that_is_not_linear():
         theta = pm.Normal("theta", 0, tau, shape=6)
         x = pm.Normal("x", pt.exp(theta)[:, None], 0.6, shape=(6, n))
         dp.PrivateObservation("z", x.mean(axis=1), dp.LaplaceMechanism(b), observed=z)
-    idata = dp.sample(model, **LONG | {"draws": 20_000})
-    assert idata["posterior"].attrs["route"] == "slices on the marginal"
     taus = (np.arange(200) + 0.5) * 5.0 / 200
     xi = np.linspace(-8.0, 8.0, 801)
     log = -(taus**2) / 2
     for own in z:
         inner = laplace_normal(own, np.exp(taus[:, None] * xi), 0.6**2 / n, b)
         log = log + special.logsumexp(inner - xi**2 / 2, axis=1)
-    weight = np.exp(log - log.max())
-    weight /= weight.sum()
-    mean = (weight * taus).sum()
-    spread = np.sqrt((weight * (taus - mean) ** 2).sum())
-    draws = idata["posterior"]["tau"].to_numpy()
-    effective = az.ess(draws)
-    assert abs(draws.mean() - mean) < 4.0 * spread / np.sqrt(effective)
-    assert abs(draws.std() / spread - 1.0) < 4.0 / np.sqrt(effective)
+    agrees(dp.sample(model, **LONG | {"draws": 20_000}), normalised(log), tau=taus)
 
 
 @pytest.mark.nightly  # a minute, most of it compiling; by day the chain is tested by itself
@@ -147,7 +137,6 @@ def test_a_surrogate(caplog):
         clipped = pt.clip(x, -1.0, 3.0).mean(axis=1)
         dp.PrivateObservation("z", clipped, dp.LaplaceMechanism(0.3), observed=GROUP_MEANS / 2)
     idata = dp.sample(model, **LONG | {"draws": 500, "tune": 300})
-    assert idata["posterior"].attrs["route"] == "slices on the marginal"
     assert "by inversion" not in caplog.text
     marginal = dp.collapse(model)
     density = marginal.compile_fn(marginal.logp(marginal["z"], sum=False)[0])
@@ -164,15 +153,8 @@ def test_a_surrogate(caplog):
     posterior = posterior + sum(
         special.logsumexp(law[:, :, None, :] + log[..., k], axis=-1) for k in range(SIZES.size)
     )
-    weight = np.exp(posterior - posterior.max())
-    weight /= weight.sum()
-    for name, x in (("mu", centers[:, None, None]), ("tau", taus[:, None]), ("s", spreads)):
-        draws = idata["posterior"][name].to_numpy()
-        mean, effective = (weight * x).sum(), az.ess(draws)
-        spread = np.sqrt((weight * (x - mean) ** 2).sum())
-        assert effective > 0.1 * draws.size
-        assert abs(draws.mean() - mean) < 4.0 * spread / np.sqrt(effective)
-        assert abs(draws.std() / spread - 1.0) < 6.0 / np.sqrt(effective)
+    axes = {"mu": centers[:, None, None], "tau": taus[:, None], "s": spreads}
+    agrees(idata, normalised(posterior), 6.0, **axes)
 
 
 X = np.array([[1.0, 0.2], [1.0, -1.0], [1.0, 0.7], [1.0, 2.0], [1.0, -0.4], [1.0, 1.1]])
@@ -185,8 +167,6 @@ def test_a_joint_law():
         b, s = pm.Normal("b", 0, 2), pm.Uniform("s", 0.5, 3.0)
         y = pm.Normal("y", X[:, 0] + X[:, 1] * b, s)
         dp.PrivateObservation("z", X.T @ y, dp.LaplaceMechanism(scale), observed=z)
-    idata = dp.sample(model, **LONG)
-    assert idata["posterior"].attrs["route"] == "slices on the marginal"
     grid = np.linspace(-40.0, 40.0, 201)
     noise = -(abs(grid[:, None] - z[0]) + abs(grid - z[1])) / scale
     b, s = np.linspace(-8.0, 8.0, 41), np.linspace(0.5, 3.0, 41)[1::2]
@@ -198,13 +178,7 @@ def test_a_joint_law():
             own = law.logpdf(places - X.T @ (X @ [1.0, slope]))
             log[i, j] = special.logsumexp(own + noise)
     log += stats.norm.logpdf(b, 0, 2)[:, None]
-    weight = np.exp(log - log.max())
-    weight /= weight.sum()
-    for name, x in (("b", b[:, None]), ("s", s)):
-        draws = idata["posterior"][name].to_numpy()
-        mean = (weight * x).sum()
-        error = draws.std() / np.sqrt(az.ess(draws))
-        assert abs(draws.mean() - mean) < 4.0 * error
+    agrees(dp.sample(model, **LONG), normalised(log), 6.0, b=b[:, None], s=s)
 
 
 VALUES = ["mu", "tau_log__", "s_log__", "theta_standardised__", "z_noise_variance_log__"]

@@ -149,6 +149,13 @@ def test_chains_that_stand_still(moves, steps, found):
     assert nuts_chains.standing_still(tree_of(moves, steps), ["x"]) == found
 
 
+@pytest.fixture
+def model():
+    with pm.Model() as model:
+        pm.Normal("x")
+    return model
+
+
 @pytest.mark.parametrize(
     ("again", "says"),
     [
@@ -158,7 +165,7 @@ def test_chains_that_stand_still(moves, steps, found):
         ("Ctrl-C, some draws", "Chain 2 stood still, and to begin anew was interrupted"),
     ],
 )
-def test_they_are_begun_anew_once(monkeypatch, caplog, again, says):
+def test_they_are_begun_anew_once(model, monkeypatch, caplog, again, says):
     """And are named if they stand still once more, in `sample_stats`, too; no draw is lost."""
     asked = []
 
@@ -172,8 +179,6 @@ def test_they_are_begun_anew_once(monkeypatch, caplog, again, says):
 
     sampler = nuts_chains.Sampler(lambda q: (-0.5 * q @ q, -q), draw)
     monkeypatch.setattr(nuts_chains, "_of_pymc", lambda *args, **kwargs: sampler)
-    with pm.Model() as model:
-        pm.Normal("x")
     with caplog.at_level(logging.INFO, "pymc.dp"):
         tree = nuts_chains.sample_nuts(model, chains=3, draws=10, nuts_sampler="pymc")
     assert asked == [3, 1]
@@ -235,7 +240,7 @@ class Taken(Exception):
 
 
 @pytest.fixture
-def taken(monkeypatch):
+def taken(model, monkeypatch):
     """Return a function that names the runner of some arguments, and what it is given."""
 
     def runner(name):
@@ -246,8 +251,6 @@ def taken(monkeypatch):
 
     for name in ("_of_nutpie", "_of_pymc"):
         monkeypatch.setattr(nuts_chains, name, runner(name))
-    with pm.Model() as model:
-        pm.Normal("x")
 
     def call(**kwargs):
         with pytensor.config.change_flags(mode="NUMBA"), pytest.raises(Taken) as found:
@@ -287,9 +290,7 @@ def test_there_is_one_target(taken, given, nuts):
         ({"random_seed": -1}, "random_seed=-1 is negative"),
     ],
 )
-def test_what_pymc_refuses_is_refused(given, says):
-    with pm.Model() as model:
-        pm.Normal("x")
+def test_what_pymc_refuses_is_refused(model, given, says):
     for sample in (pm.sample, nuts_chains.sample_nuts):
         match = says if sample is nuts_chains.sample_nuts else None
         with pytest.raises(ValueError, match=match):
@@ -309,12 +310,10 @@ def test_few_draws_are_named_as_by_pymc(monkeypatch, caplog, draws, quiet, says)
 
 
 @pytest.mark.parametrize(("long", "times"), [(0.0, 1), (60.0, 0)])
-def test_a_long_search_is_named_once(monkeypatch, caplog, long, times):
+def test_a_long_search_is_named_once(model, monkeypatch, caplog, long, times):
     monkeypatch.setattr(nuts_chains, "_LONG", long)
     sampler = nuts_chains.Sampler(lambda q: (-0.5 * q @ q, -q), lambda *_: tree_of([1], [0.1]))
     monkeypatch.setattr(nuts_chains, "_of_pymc", lambda *args, **kwargs: sampler)
-    with pm.Model() as model:
-        pm.Normal("x")
     with caplog.at_level(logging.INFO, "pymc.dp"), Stages(progressbar=False, quiet=False):
         nuts_chains.sample_nuts(model, chains=1, draws=10, nuts_sampler="pymc")
     assert caplog.text.count("Looking for where the data are") == times

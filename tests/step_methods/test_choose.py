@@ -201,21 +201,35 @@ def test_one_step_updates_all_records():
 
 
 def test_steps_refuse_data_that_became_useless():
+    """At the start and within a chain; with other data they go on."""
     with pm.Model() as model:
         value, scale = pm.Data("value", 0.0), pm.Data("scale", 1.0)
         s, v = pm.Normal("s"), pm.Normal("v", shape=2)
         x = pm.Normal("x", 0, 1, shape=5)
-        mechanism = dp.LaplaceMechanism(scale)
-        dp.PrivateObservation("z", s, mechanism, observed=value)
-        dp.PrivateObservation("zv", v + value, mechanism, observed=[1.0, 2.0])
-        dp.PrivateObservation("zx", x.mean(), mechanism, observed=value)
+        laplace, geometric = dp.LaplaceMechanism(scale), dp.GeometricMechanism(scale)
+        dp.PrivateObservation("z", s, laplace, observed=value)
+        dp.PrivateObservation("zv", v + value, laplace, observed=[1.0, 2.0])
+        dp.PrivateObservation("zx", x.mean(), laplace, observed=value)
+        y, t, c = pm.Poisson("y", 2.0, shape=5), pm.Poisson("t", 4.0), pm.Binomial("c", 9, 0.5)
+        dp.PrivateObservation("zy", -y, geometric, observed=[3, -1, 4, 2, 0])
+        dp.PrivateObservation("zt", t, geometric, observed=3)
+        dp.PrivateObservation("zc", c, laplace, observed=value)
         steps = [TWO([s]), TWO([v]), MIX([s]), dp.RecordMetropolis([x])]
+        steps += [dp.SkellamBesselGibbs([y]), dp.TableGibbs([t]), dp.CountGibbs([c])]
     point = model.initial_point()
-    for bad in ({"value": np.nan}, {"scale": -1.0}, {"scale": np.nan}):
-        pm.set_data({"value": 0.0, "scale": 1.0} | bad, model=model)
+    for bad in ({"value": np.nan}, {"scale": -1.0}, {"scale": np.nan}, {"scale": 0.0}):
         for step in steps:
-            with pytest.raises(ValueError, match=r"cannot be drawn.* the pm\.Data"):
-                begun(step).step(point)
+            if "value" in bad and step in steps[4:6]:
+                continue
+            for begins in (True, False):
+                pm.set_data({"value": 0.0, "scale": 1.0}, model=model)
+                begun(step)
+                if not begins:
+                    after, _ = step.step(point)
+                    assert all(after[k].dtype == point[k].dtype for k in point)
+                pm.set_data(bad, model=model)
+                with pytest.raises(ValueError, match=r"cannot be drawn.* the pm\.Data"):
+                    step.step(point)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +247,6 @@ def test_a_chain_outside_of_the_bounds_is_told_so(rungs, step, name, outside):
 
 
 @pytest.mark.parametrize("key", [("conjugate", "records"), ("bounded", "statistics")])
-@pytest.mark.by_day("key1")
 def test_points_keep_their_order_and_are_not_mutated(rungs, key):
     model = rungs[key]
     steps = dp.steps(model)

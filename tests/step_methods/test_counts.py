@@ -31,13 +31,6 @@ def run(model, draws, *names):
     return {name: values[20:] for name, values in found.items()}
 
 
-def has_law(draws, weight):
-    """Compare the moments of a count with those of weights of 0, 1, ..."""
-    counts = np.arange(weight.size)
-    mean = np.average(counts, weights=weight)
-    has_moments(draws, mean, np.sqrt(np.average((counts - mean) ** 2, weights=weight)))
-
-
 def beta_model(n, mechanism, z, statistic=lambda x: x.sum(), prior=lambda: pm.Beta("p", 1, 1)):
     with pm.Model() as model:
         x = pm.Bernoulli("x", prior(), shape=n)
@@ -108,15 +101,6 @@ def test_extremes(n, mechanism, z):
     counts_follow(np.bincount(draws["x_count"], minlength=n + 1), p)
     assert np.all((draws["p"] > 0) & (draws["p"] < 1))
     has_moments(draws["p"], p @ ((1 + c) / (n + 2)))
-
-
-@pytest.mark.nightly
-def test_a_variance_is_listed():
-    z, b = 0.18, 0.01
-    draws = run(beta_model(40, LAPLACE(b), z, lambda x: x.var()), 20_000)
-    c = np.arange(41)
-    p = np.exp(-abs(z - c / 40 * (1 - c / 40)) / b)
-    has_law(draws["x_count"], p)
 
 
 class CauchyMechanism(Mechanism):
@@ -216,29 +200,6 @@ def test_many_cells(noise):
 
 
 @pytest.mark.nightly
-def test_count_given_its_probability():
-    """A p that is no variable is not integrated out: the count is drawn given p."""
-    model = beta_model(60, LAPLACE(3.0), 40.0, prior=lambda: pm.math.sigmoid(pm.Normal("b")))
-    assert choose_steps(Reading(model)) == {model["x_count"]: CountGibbs}
-    draws = run(model, 20_000)
-    c = np.arange(61)
-    p = stats.binom.pmf(c, 60, 0.5) * stats.laplace.pdf(40, c, 3)
-    has_law(draws["x_count"], p)
-    assert np.all(draws["b"] == 0)
-
-
-@pytest.mark.nightly
-def test_count_alone():
-    """Without p among vars=, p stays as it is."""
-    model = beta_model(60, LAPLACE(3.0), 40.0)
-    draws = run(model, 20_000, "x_count")
-    c = np.arange(61)
-    p = stats.binom.pmf(c, 60, 0.5) * stats.laplace.pdf(40, c, 3)
-    has_law(draws["x_count"], p)
-    assert np.all(draws["p"] == 0.5)
-
-
-@pytest.mark.nightly
 def test_probabilities_with_other_data_are_conjugate():
     with pm.Model() as model:
         p = pm.Beta("p", 2, 3)
@@ -274,20 +235,6 @@ def test_random_hyperparameters_are_read_from_the_point():
 # --- Models that were not collapsed, and pm.sample ------------------------------------------------
 
 
-@pytest.mark.nightly
-def test_a_table_that_the_user_wrote():
-    with pm.Model() as model:
-        table = pm.Multinomial("table", 50, pm.Dirichlet("pi", np.ones(3)))
-        dp.PrivateObservation("z", [table[0], table[2]], LAPLACE(2.0), observed=[10.0, 25.0])
-    [step] = dp.steps(model)
-    assert isinstance(step, CountGibbs)
-    draws = run(model, 20_000)["table"]
-    i, j = np.mgrid[:51, :51]
-    weight = np.where(i + j <= 50, np.exp(-(abs(10 - i) + abs(25 - j)) / 2.0), 0.0)
-    has_law(draws[:, 0], weight.sum(1))
-    has_law(draws[:, 2], weight.sum(0))
-
-
 def test_pm_sample_assigns_it():
     model = beta_model(50, LAPLACE(2.0), 33.0)
     idata = sampled(model, draws=300, tune=50, random_seed=1)
@@ -297,23 +244,6 @@ def test_pm_sample_assigns_it():
     p = idata["posterior"]["p"].values
     assert idata["posterior"]["x_count"].dtype.kind == "i"
     has_moments(p, 0.6538, limit=5, least=300)
-
-
-@pytest.mark.nightly
-def test_changed_data_are_read():
-    with pm.Model() as model:
-        x = pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=50)
-        scale, z = pm.Data("scale", 1.0), pm.Data("value", 40.0)
-        dp.PrivateObservation("z", x.sum(), LAPLACE(scale), observed=z)
-    collapsed = dp.collapse(model, "statistics")
-    step = begun(*dp.steps(collapsed))
-    for value, noise in ((40.0, 1.0), (10.0, 0.01)):
-        pm.set_data({"value": value, "scale": noise}, model=collapsed)
-        point, _ = step.step(collapsed.initial_point())
-        assert abs(point["x_count"] - value) < 15 * noise
-    pm.set_data({"scale": np.nan}, model=collapsed)
-    with pytest.raises(ValueError, match="'x_count' cannot be drawn"):
-        step.step(collapsed.initial_point())
 
 
 def test_survives_pickling():

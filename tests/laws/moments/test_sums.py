@@ -23,11 +23,8 @@ from pymc_dp.laws.moments.sums import (
 from pymc_dp.plugins.regression.clt import moment_latents, moment_law, moment_sums, read_moments
 from tests.agreement import follows, same_law
 from tests.models import five_sums
-from tests.references import references
 from tests.row_moments import gaussian_moment, product_law
 
-CASES = references("regression")
-MOMENTS = next(case for case in CASES if case["id"] == "A_moments_d2")
 PLAIN = Mode(linker="py", optimizer=None)
 RNG = np.random.default_rng(1)
 
@@ -39,24 +36,6 @@ def value(*graphs):
 def normal_rows(width):
     root = np.linalg.cholesky(np.cov(RNG.normal(size=(width, 3 * width))) + 0.1 * np.eye(width))
     return RNG.normal(size=width), root
-
-
-def test_reference_moments():
-    inputs, expected = MOMENTS["inputs"], MOMENTS["expected"]
-    a, b = inputs["theta"]
-    [mx], [[t]] = inputs["mx"], inputs["T"]
-    sd = np.sqrt(inputs["sigma2"])
-    root = np.array([[np.sqrt(t), 0.0], [b * np.sqrt(t), sd]])
-    normal = normal_law(pt.constant([mx, a + b * mx]), pt.constant(root), 2)
-    moments = read_moments(inputs["eta4"])
-    assert moments.moved == 0.0
-    stated = moment_law(moments, pt.constant(a), pt.constant([b]), pt.constant(sd))
-    for law in (normal, stated):
-        order = [law.products.index(p) for p in [(0,), (0, 0), (1,), (0, 1), (1, 1)]]
-        mean, factor = value(law.mean, law.factor)
-        np.testing.assert_allclose(mean[order], expected["mu_t"], rtol=1e-10)
-        cov = (factor @ factor.T)[np.ix_(order, order)]
-        np.testing.assert_allclose(cov, expected["Sigma_t"], rtol=1e-10)
 
 
 def test_law_of_rows_by_brute_force():
