@@ -27,6 +27,8 @@ from pymc_dp.laws.parts import CensoredLaw, Part, SymbolicLaw, parts_of
 from pymc_dp.laws.real_line import backward, forward, log_density
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.postprocessed import ClippedMechanism, layers
+from pymc_dp.mechanisms.suppressed import SuppressedMechanism
 from pymc_dp.plugins.single_values import kernels
 from pymc_dp.plugins.single_values.grid import Grid, number_of_all
 
@@ -222,9 +224,12 @@ def marginal(law: Any, number: int, mechanism: Mechanism, *counts: int) -> Margi
 
 
 def kind(mechanism: Mechanism) -> Any:
-    """Return what mechanisms share that differ in their parameters only."""
+    """Return what mechanisms share that differ in their parameters only.
+
+    A parameter that is None is not there: ``below=`` is another kind than ``above=``.
+    """
     parameters = {*mechanism.parameter_names, "further"}
-    parts = {k: v for k, v in vars(mechanism).items() if k not in parameters}
+    parts = {k: v for k, v in vars(mechanism).items() if k not in parameters or v is None}
     return type(mechanism), *(
         (k, kind(v) if isinstance(v, Mechanism) else id(v)) for k, v in sorted(parts.items())
     )
@@ -287,17 +292,20 @@ def of_scalars(inputs: list[TensorVariable], graph: TensorVariable) -> Piece:
 class GeneralPair(Pair):
     """The pair of any law and mechanism, whose draw is compiled when it is asked for."""
 
-    def __init__(self, law: Any, mechanism: Mechanism):
-        of_law = partial(log_marginal, law)
+    def __init__(self, law: Any, mechanism: Mechanism, density: Any = None, *, slow: bool = True):
+        of_law = density or partial(log_marginal, law)
         given: dict[str, Any] = {"law": type(law), "mechanism": type(mechanism)}
         given["log_marginal"] = of_law
         given |= {"require": lambda *theta: None, "parameters": lambda *theta: theta}
-        vars(self).update(given, examples=(), slow=True, of=(law, mechanism))
+        vars(self).update(given, examples=(), slow=slow, of=(law, mechanism))
 
     @cached_property
-    def draw(self):  # type: ignore[override]
+    def draw(self):
         """See `Pair`."""
         return compiled_draw(*vars(self)["of"]).function
+
+
+_WITH_ATOMS = SuppressedMechanism, ClippedMechanism
 
 
 def log_marginal(law: Any, mechanism: Mechanism, value, *parameters) -> TensorVariable:
@@ -305,7 +313,8 @@ def log_marginal(law: Any, mechanism: Mechanism, value, *parameters) -> TensorVa
     given = [as_float(p) for p in (*parameters, *mechanism.parameters)]
     alike, numbers = [number_of_all(p) for p in given], known_value(value, fixed=True)
     if numbers is not None and numbers.size > 1 and None not in alike:
-        grid, given = Grid(np.asarray(numbers, dtype="float64")), alike
+        smooth = not any(isinstance(m, _WITH_ATOMS) for m in layers(mechanism))
+        grid, given = Grid(np.asarray(numbers, dtype="float64"), smooth=smooth), alike
         value = pt.constant(grid.nodes)
     else:
         grid, value = None, as_float(value)
