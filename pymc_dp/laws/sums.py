@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
-from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
@@ -226,14 +226,21 @@ class Family(ABC):
         assert entries is not None
         release, shape = statistic.rv, known_shape(statistic.rv)
         mechanism, (op, law_parameters) = mechanism_of(release), entries.law
-        require_multiples(release, mechanism, entries.factor, entries.constant)
+        factor, by_law = entries.factor, False
+        if isinstance(op, GammaRV) and mechanism.rates is None and (factor > 0.0).all():
+            # Means of noise that has no scale of its own, as where some are withheld.
+            law_parameters, by_law = (law_parameters[0], law_parameters[1] * factor), True
+            factor = np.ones(factor.shape)
+        require_multiples(release, mechanism, factor, entries.constant)
         parameters = [
             p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in law_parameters
         ]
         with about(f"the release {release.name!r}"):
             require_pair(op, mechanism, parameters)
-        numbers = (_numbers(x, shape) for x in (entries.factor, entries.constant, entries.empty))
-        shown = tuple(_numbers(x, shape) for x in public) if isinstance(op, NormalRV) else None
+        numbers = (_numbers(x, shape) for x in (factor, entries.constant, entries.empty))
+        public = public if isinstance(op, NormalRV) else [entries.factor, entries.constant]
+        is_shown = by_law or isinstance(op, NormalRV)
+        shown = tuple(_numbers(x, shape) for x in public) if is_shown else None
         statistic_law = OneValue(name, op, len(parameters), *numbers, shown)
         return independent_release(statistic_law, parameters, mechanism)
 

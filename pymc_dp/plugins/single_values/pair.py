@@ -224,9 +224,12 @@ def marginal(law: Any, number: int, mechanism: Mechanism, *counts: int) -> Margi
 
 
 def kind(mechanism: Mechanism) -> Any:
-    """Return what mechanisms share that differ in their parameters only."""
+    """Return what mechanisms share that differ in their parameters only.
+
+    A parameter that is None is not there: ``below=`` is another kind than ``above=``.
+    """
     parameters = {*mechanism.parameter_names, "further"}
-    parts = {k: v for k, v in vars(mechanism).items() if k not in parameters}
+    parts = {k: v for k, v in vars(mechanism).items() if k not in parameters or v is None}
     return type(mechanism), *(
         (k, kind(v) if isinstance(v, Mechanism) else id(v)) for k, v in sorted(parts.items())
     )
@@ -289,12 +292,12 @@ def of_scalars(inputs: list[TensorVariable], graph: TensorVariable) -> Piece:
 class GeneralPair(Pair):
     """The pair of any law and mechanism, whose draw is compiled when it is asked for."""
 
-    def __init__(self, law: Any, mechanism: Mechanism):
-        of_law = partial(log_marginal, law)
+    def __init__(self, law: Any, mechanism: Mechanism, density: Any = None, *, slow: bool = True):
+        of_law = density or partial(log_marginal, law)
         given: dict[str, Any] = {"law": type(law), "mechanism": type(mechanism)}
         given["log_marginal"] = of_law
         given |= {"require": self._require, "parameters": lambda *theta: theta}
-        vars(self).update(given, examples=(), slow=True, of=(law, mechanism))
+        vars(self).update(given, examples=(), slow=slow, of=(law, mechanism))
 
     def _require(self, *theta) -> None:
         """Decline a support that moves, and noise that may jump: the slopes do not know of that."""

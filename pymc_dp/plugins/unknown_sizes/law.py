@@ -31,6 +31,7 @@ from pymc_dp.plugins.unknown_sizes.histogram import Histogram
 from pymc_dp.plugins.unknown_sizes.reader import Reader, SumsReader, of_a_record, vectors_of
 from pymc_dp.plugins.unknown_sizes.sizes import MAX_NUMBERS, around, by_group, sizes_that_matter
 from pymc_dp.plugins.unknown_sizes.sums import SumsOfRecords
+from pymc_dp.plugins.unknown_sizes.totals import total_of
 from pymc_dp.reading.bounds import at_start, starting_values
 from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.model import Reading, mechanism_of, releases_of
@@ -71,6 +72,9 @@ class UnknownSizes(SumLaw):
             raise Declined  # another variable of the group has the unknown number
         for rv in vectors:
             check_transform(reading.model, rv)
+        written = _written_number(sums[0]) if sums else None
+        if number is not None and written is not None and not is_itself(written, number):
+            number = total_of(number, written, str(sums[0].name))
         if number is not None:
             _check_number(number, vectors[0])
         releases = releases_of(reading.model, group.records)
@@ -81,7 +85,7 @@ class UnknownSizes(SumLaw):
             if len(vectors) > 1:
                 names = " and ".join(repr(rv.name) for rv in vectors)
                 raise Declined(f"{names} have the same unknown number: only one vector can have it")
-            reader = _reader_of_sums(number, sums[0])
+            reader = SumsReader(number, sums[0], written)
         else:
             reader = Reader(number, vectors_of(number, vectors))
         try:
@@ -332,19 +336,14 @@ class UnknownSizes(SumLaw):
         return sizes_that_matter(self.number, self.names, matrix, noise, start, most, linear=linear)
 
 
-def _reader_of_sums(number: TensorVariable | None, rv: TensorVariable) -> SumsReader:
-    """Return the reader of sums whose numbers are a variable, or known."""
+def _written_number(rv: TensorVariable) -> TensorVariable:
+    """Return the graph of the numbers of records of sums."""
     size = rv.owner.inputs[1]
     if isinstance(size.owner and size.owner.op, Alloc) and lengths(size) == lengths(
         size.owner.inputs[0]
     ):
         size = size.owner.inputs[0]  # one number, broadcast to the shape of the sums
-    if number is not None and not is_itself(size, number):
-        raise Declined(
-            f"the numbers of records of {rv.name!r} are computed from {number.name!r}: write "
-            f"n={number.name} with one number for each sum, and the prior of the numbers itself"
-        )
-    return SumsReader(number, rv)
+    return size
 
 
 def _check_number(number: TensorVariable, rv: TensorVariable) -> None:

@@ -20,7 +20,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map, uses
 from pymc_dp.graphs.shapes import entry_of, leaves, lengths
 from pymc_dp.graphs.substitution import simplified
-from pymc_dp.graphs.values import depends_on, keeps_values, nearest_rvs, public_data
+from pymc_dp.graphs.values import depends_on, is_itself, keeps_values, nearest_rvs, public_data
 from pymc_dp.laws import is_registered
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.parts import law_of_record
@@ -148,14 +148,18 @@ class Reader:
         return replacements
 
     def _refused(self, release, error: Declined) -> Declined:
-        rvs = [rv for rv in self.x if depends_on(release_statistic(release), rv)]
+        rvs = [rv for rv in self.x if depends_on(self.statistic(release), rv)]
         names = repr(rvs[0].name) if rvs else self.names
         why = f"the release {release.name!r} of the records {names}: {error}"
         return Declined(why, near=error.near)
 
+    def statistic(self, release: TensorVariable) -> TensorVariable:
+        """Return the statistic of a release."""
+        return release_statistic(release)
+
     def _graph(self, release: TensorVariable) -> tuple[tuple[int, ...], TensorVariable]:
         """Return the shape of a release, and its statistic as a function of stand-ins."""
-        statistic, name = release_statistic(release), release.name
+        statistic, name = self.statistic(release), release.name
         stand_ins = self.stand_ins()
         foreign = [v for v in nearest_rvs([statistic]) if v not in stand_ins]
         if foreign or public_data([statistic]):
@@ -295,10 +299,16 @@ class Reader:
 
 
 class SumsReader(Reader):
-    """Reads releases of sums over records that are never built, and of their numbers."""
+    """Reads releases of sums over records that are never built, and of their numbers.
 
-    def __init__(self, number: TensorVariable | None, rv: TensorVariable):
+    `written` is the graph of the numbers in the model.
+    """
+
+    def __init__(
+        self, number: TensorVariable | None, rv: TensorVariable, written: TensorVariable | None
+    ):
         self.number, self.rv, self.vectors, self.x = number, rv, {}, {}
+        self.written = written
         [self.law] = nearest_rvs([rv.owner.inputs[0]])
         self.record, self.summed = rv.owner.op.summed
         self._stand_for(rv, rv.dtype)
@@ -307,6 +317,17 @@ class SumsReader(Reader):
     def names(self):
         """See `Reader.names`."""
         return repr(self.rv.name)
+
+    def statistic(self, release):
+        """See `Reader.statistic`."""
+        statistic, written = super().statistic(release), self.written
+        if self.number is None or written is None or is_itself(written, self.number):
+            return statistic
+        total = self.rv.type()  # whose own graph has the number, too
+        [statistic] = graph_replace([statistic], {self.rv: total}, strict=False)
+        same = [v for v in ancestors([statistic]) if equal_computations([v], [written])]
+        number = {v: self.number.astype(v.dtype) for v in same}
+        return graph_replace([statistic], {**number, total: self.rv}, strict=False)[0]
 
     def _refused(self, release, error):
         return Declined(f"the release {release.name!r} of the sums {self.names}: {error}")

@@ -14,6 +14,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.shapes import lengths
 from pymc_dp.graphs.values import known_value, noticed_function
 from pymc_dp.plugins.unknown_sizes.density import Windows, log_prior
+from pymc_dp.plugins.unknown_sizes.totals import TotalRV
 from pymc_dp.reading.bounds import starting_values
 
 _FALL = 45.0  # in log density: numbers farther below the largest are left out
@@ -148,6 +149,8 @@ def _ends(number: TensorVariable) -> Windows | None:
             ends = [np.zeros(()), np.ones(())]
         case ptr.BinomialRV() | ptr.BetaBinomialRV():
             ends = [np.zeros(()), known_value(parameters[0])]
+        case TotalRV():
+            ends = [np.array(op.first), np.array(op.last)]
         case DiscreteUniformRV():
             ends = [known_value(p) for p in parameters]
         case _:
