@@ -46,8 +46,9 @@ def _make_state(n_slopes: int) -> Callable:
         """Add weighted values of `rows`, h and its slopes; return what the sum grew by."""
         h, top = rows[0], state[0]
         high = top
-        for value in h:
-            high = max(high, value)
+        for value in h:  # one that is NaN is impossible: noise on a lattice, off the lattice
+            if value > high:
+                high = value
         if high == -math.inf:
             return 0.0
         if high > top:
