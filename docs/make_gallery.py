@@ -101,6 +101,13 @@ PICTURES = {
         names=("below 5", "5 or more"),
     ),
     "RandomRounding": Picture(_each("RandomRounding({})", 3, 5, 10), np.arange(0, 31), 13, 14),
+    "CellKey": Picture(
+        _each(
+            "CellKey([[0, 0, 1, 0, 0], [0, 0.6, 0, 0.2, 0.2], {}])",
+            [0.1, 0, 0.7, 0.2, 0], [0.1, 0.2, 0.4, 0.2, 0.1], [0.2, 0.2, 0.2, 0.2, 0.2],
+        ),
+        np.arange(9), 4, 5,
+    ),
     "BinomialMechanism": Picture(
         _each("BinomialMechanism(20, {}, 100)", 1, 10, 100), np.arange(21), 30, 31
     ),
