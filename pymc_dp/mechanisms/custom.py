@@ -54,7 +54,7 @@ class CustomMechanism(Mechanism):
         to be sampled by NUTS.
     random : callable
         ``random(statistic, rng=None, size=None)`` in NumPy: draws of shape `size`, that of the
-        statistic, independent of each other.
+        statistic, independent of each other. A value may stay as it is: its `logp` is then 0.
     discrete : bool, default False
         Whether releases are whole numbers.
     log_concave : bool, default False
@@ -312,15 +312,16 @@ def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
                 f"{where}, random(statistic, rng=rng, size=({_DRAWS},)) gave {draws.shape} "
                 f"numbers, or some that are not finite: write rng.laplace(statistic, b, size)"
             )
-        if len(np.unique(draws)) == 1:
-            raise ValueError(
-                f"{where}, all draws are {draws[0]:g}: they must be independent, one for each "
-                f"entry of `size`. Say tried_at=(...) if the statistic cannot be {s:g}"
-            )
         graph = mechanism.logp(z, s)
         if graph.type.ndim != 1:
             raise TypeError(f"{where}, logp of a vector of values is no vector: {graph.type}")
         log_density = pytensor.function([z], graph, mode=PLAIN_MODE)
+        if len(np.unique(draws)) == 1 and not _is_point(draws[0], log_density, mechanism):
+            raise ValueError(
+                f"{where}, all draws are {draws[0]:g}, which logp does not say: they must be "
+                f"independent, one for each entry of `size`. Say tried_at=(...) if the statistic "
+                f"cannot be {s:g}"
+            )
         log_densities = log_density(draws)
         impossible = ~(log_densities > -np.inf)
         if np.any(impossible):
@@ -359,6 +360,14 @@ def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
                     f"is c - lambda |z - s| - tau (z - s)^2 / 2"
                 )
         _compare_optional(mechanism, s, draws, where)
+
+
+def _is_point(value: float, log_density: Callable, mechanism: CustomMechanism) -> bool:
+    """Whether all of the mass is at a value, and none beside it."""
+    steps = np.array([1.0, 2.0] if mechanism.is_discrete else [1e-9, 1e-6, 1e-3, 1.0])
+    steps = steps * (1.0 if mechanism.is_discrete else max(1.0, abs(value)))
+    beside = log_density(np.concatenate([value - steps, value + steps]))
+    return abs(log_density(np.array([value]))[0]) < 1e-8 and not np.any(beside > -np.inf)
 
 
 def _compare_optional(mechanism: CustomMechanism, s: float, draws: np.ndarray, where: str) -> None:
