@@ -108,6 +108,10 @@ PICTURES = {
         ),
         np.arange(9), 4, 5,
     ),
+    "NoiseFactor": Picture(
+        _each("NoiseFactor(*{})", (0, 0.2), (0.05, 0.25), (0.1, 0.3)),
+        np.linspace(60, 150, 901), 100, 110,
+    ),
     "BinomialMechanism": Picture(
         _each("BinomialMechanism(20, {}, 100)", 1, 10, 100), np.arange(21), 30, 31
     ),

@@ -13,6 +13,7 @@ from pymc_dp.plugins.rare_noise.bounded_laplace import (
     FoldedLaplaceMechanism,
 )
 from pymc_dp.plugins.rare_noise.cell_key import CellKey
+from pymc_dp.plugins.rare_noise.noise_factor import NoiseFactor
 from pymc_dp.plugins.rare_noise.random_rounding import RandomRounding
 from pymc_dp.plugins.rare_noise.snapping import SnappingMechanism
 from pymc_dp.plugins.rare_noise.staircase import StaircaseMechanism, TulapMechanism
@@ -25,6 +26,7 @@ __all__ = [
     "CauchyMechanism",
     "CellKey",
     "FoldedLaplaceMechanism",
+    "NoiseFactor",
     "RandomRounding",
     "SnappingMechanism",
     "StaircaseMechanism",

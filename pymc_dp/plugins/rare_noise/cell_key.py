@@ -1,4 +1,4 @@
-"""Counts that a table of probabilities changes, as statistical offices perturb the cells of tables."""
+"""Counts that are changed by a table of probabilities, as statistical offices perturb cells."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from pytensor.graph.basic import Variable
     from pytensor.tensor import TensorLike
     from pytensor.tensor.variable import TensorVariable
@@ -72,7 +73,7 @@ class CellKey(Mechanism):
     array([0.6, 0. , 0.2, 0.2])
     """
 
-    probabilities: np.ndarray
+    probabilities: ArrayLike
 
     def __post_init__(self) -> None:
         """Validate the table and keep it."""
@@ -108,9 +109,13 @@ class CellKey(Mechanism):
         return True
 
     @property
+    def _table(self) -> np.ndarray:
+        return np.asarray(self.probabilities)
+
+    @property
     def most(self) -> int:
         """The largest change D that the table has a column for."""
-        return self.probabilities.shape[1] // 2
+        return self._table.shape[1] // 2
 
     def kinks(self, value: TensorLike) -> Sequence[TensorVariable]:
         """Return the ends of the counts that lead to a release; see `Mechanism.kinks`."""
@@ -121,7 +126,7 @@ class CellKey(Mechanism):
         """Draw one release; see `Mechanism.noise_sample`. A statistic must be a count."""
         s = as_float(statistic)
         s = Assert("CellKey: the statistic must be a count")(s, pt.all(_is_count(s)))
-        changes = pt.constant(self.probabilities)[self._row(s)]
+        changes = pt.constant(self._table)[self._row(s)]
         rng, column = pt.random.categorical(changes, rng=rng, return_next_rng=True)
         return rng, s.astype("int64") + column - self.most
 
@@ -130,7 +135,7 @@ class CellKey(Mechanism):
         z, s = as_float(value), as_float(statistic)
         possible = _is_count(z) & _is_count(s) & (pt.abs(z - s) <= self.most)
         column = pt.switch(possible, z - s + self.most, 0.0).astype("int64")
-        return _log(pt.switch(possible, pt.constant(self.probabilities)[self._row(s), column], 0.0))
+        return _log(pt.switch(possible, pt.constant(self._table)[self._row(s), column], 0.0))
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
@@ -139,7 +144,7 @@ class CellKey(Mechanism):
         low, high, s = (pt.shape_padright(as_float(v)) for v in (lower, upper, statistic))
         z = s + np.arange(-self.most, self.most + 1.0)
         inside = (z >= low) & (z <= high) & _is_count(s)
-        changes = pt.constant(self.probabilities)[self._row(as_float(statistic))]
+        changes = pt.constant(self._table)[self._row(as_float(statistic))]
         return _log(pt.switch(inside, changes, 0.0).sum(axis=-1))
 
     def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
@@ -153,11 +158,11 @@ class CellKey(Mechanism):
 
     def typical_statistic(self, value: TensorLike) -> TensorVariable:
         """Return the count that leads to a release with the largest probability."""
-        z, (rows, most) = as_float(value), (len(self.probabilities), self.most)
+        z, (rows, most) = as_float(value), (len(self._table), self.most)
         likeliest = []
         for released in range(rows + most):  # those beyond come from counts of the last row
             s = np.arange(max(released - most, 0), released + most + 1)
-            mass = self.probabilities[np.minimum(s, rows - 1), released - s + most]
+            mass = self._table[np.minimum(s, rows - 1), released - s + most]
             likeliest.append(s[mass.argmax()] - released)
         known = pt.switch(_is_count(z), pt.minimum(z, rows + most - 1), 0.0).astype("int64")
         return z + pt.constant(np.array(likeliest, dtype="float64"))[known]
@@ -170,17 +175,17 @@ class CellKey(Mechanism):
 
     def support_point(self, statistic: TensorLike) -> TensorVariable:
         """Return the statistic with its likeliest change; see `ReleaseLaw.support_point`."""
-        change = self.probabilities.argmax(axis=1) - self.most
+        change = self._table.argmax(axis=1) - self.most
         s = as_float(statistic)
         return s + pt.constant(change.astype("float64"))[self._row(s)]
 
     def _row(self, s: TensorVariable) -> TensorVariable:
-        last = len(self.probabilities) - 1.0
+        last = len(self._table) - 1.0
         return pt.switch(s >= 0, pt.minimum(s, last), 0.0).astype("int64")
 
     def __repr__(self) -> str:
         """Return the expression that builds it."""
-        return f"CellKey({self.probabilities.tolist()})"
+        return f"CellKey({self._table.tolist()})"
 
 
 def _is_count(x: TensorVariable) -> TensorVariable:
