@@ -112,6 +112,7 @@ PICTURES = {
         _each("NoiseFactor(*{})", (0, 0.2), (0.05, 0.25), (0.1, 0.3)),
         np.linspace(60, 150, 901), 100, 110,
     ),
+    "SphericalLaplace": Picture(_each("SphericalLaplace({})", 0.25, 0.5, 1), LINE, [0.0], [1.0]),
     "BinomialMechanism": Picture(
         _each("BinomialMechanism(20, {}, 100)", 1, 10, 100), np.arange(21), 30, 31
     ),

@@ -11,6 +11,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import scipy
+from pytensor.graph.traversal import ancestors
 
 from pymc_dp.graphs.values import PLAIN_MODE, known_value, plain_function
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit
@@ -311,6 +312,13 @@ def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
             raise ValueError(
                 f"{where}, random(statistic, rng=rng, size=({_DRAWS},)) gave {draws.shape} "
                 f"numbers, or some that are not finite: write rng.laplace(statistic, b, size)"
+            )
+        stated = pt.as_tensor_variable(mechanism._functions["logp"](z, pt.constant(s)))
+        if stated.type.ndim == 0 and z in ancestors([stated]):
+            raise ValueError(
+                f"{where}, logp of several values is one number: this density is joint, and the "
+                f"noise of a CustomMechanism is of each entry by itself, with an entry of logp for "
+                f"each. dp.SphericalLaplace(beta) is noise of a whole vector"
             )
         graph = mechanism.logp(z, s)
         if graph.type.ndim != 1:

@@ -124,6 +124,12 @@ WRONG = {
         {"discrete": True},
         r"random gave -?1, of which logp is -inf",
     ),
+    "noise of a whole vector": (
+        lambda z, s: -pt.sqrt(((z - s) ** 2).sum(-1)),
+        LAPLACE[1],
+        {},
+        "density is joint.*dp.SphericalLaplace",
+    ),
     "no size": (LAPLACE[0], lambda s, rng=None, size=None: rng.laplace(), {}, r"gave \(\) numbers"),
     "no argument": (LAPLACE[0], lambda s: s, {}, "random.* ended in"),
     "no function": (1.0, LAPLACE[1], {}, "logp must be a function"),

@@ -16,6 +16,7 @@ from pymc_dp.plugins.rare_noise.cell_key import CellKey
 from pymc_dp.plugins.rare_noise.noise_factor import NoiseFactor
 from pymc_dp.plugins.rare_noise.random_rounding import RandomRounding
 from pymc_dp.plugins.rare_noise.snapping import SnappingMechanism
+from pymc_dp.plugins.rare_noise.spherical_laplace import SphericalLaplace
 from pymc_dp.plugins.rare_noise.staircase import StaircaseMechanism, TulapMechanism
 from pymc_dp.plugins.rare_noise.student_t import CauchyMechanism, StudentTMechanism
 from pymc_dp.plugins.rare_noise.uniform import UniformMechanism
@@ -29,6 +30,7 @@ __all__ = [
     "NoiseFactor",
     "RandomRounding",
     "SnappingMechanism",
+    "SphericalLaplace",
     "StaircaseMechanism",
     "StudentTMechanism",
     "TulapMechanism",

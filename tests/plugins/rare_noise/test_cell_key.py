@@ -1,10 +1,12 @@
 """Counts under a table of changes, against sums over all counts."""
 
+from itertools import product
+
 import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.values import PLAIN_MODE, plain_function
@@ -123,3 +125,27 @@ def test_named_counts_are_summed_out_and_recovered():
     function = plain_function([value], collapsed.logp(collapsed["z"], sum=False))
     expected = enumerated(TABLE, z[:, None], COUNTS) @ stats.poisson(5.0).pmf(COUNTS)
     np.testing.assert_allclose(np.exp(function(np.log(5.0))[0]), expected, rtol=1e-12)
+
+
+@pytest.mark.compiled
+@pytest.mark.nightly
+def test_margins_that_are_perturbed_by_themselves():
+    """The published table does not add up; against all tables that can have led to it."""
+    cells, rows, columns = np.array([[3, 0], [10, 5]]), np.array([3, 15]), np.array([12, 6])
+    with pm.Model() as model:
+        rate = pm.Gamma("rate", 2, 0.2)
+        c = pm.Poisson("c", rate, shape=(2, 2))
+        dp.PrivateObservation("cells", c, dp.CellKey(TABLE), observed=cells)
+        dp.PrivateObservation("rows", c.sum(axis=1), dp.CellKey(TABLE), observed=rows)
+        dp.PrivateObservation("columns", c.sum(axis=0), dp.CellKey(TABLE), observed=columns)
+    tables = np.array(list(product(range(6), range(4), range(7, 14), range(2, 9))))
+    tables = tables.reshape(-1, 2, 2)
+    weight = enumerated(TABLE, cells, tables).prod(axis=(1, 2))
+    weight = weight * enumerated(TABLE, rows, tables.sum(axis=2)).prod(axis=1)
+    weight = weight * enumerated(TABLE, columns, tables.sum(axis=1)).prod(axis=1)
+    total = tables.sum(axis=(1, 2))  # the rate is integrated out
+    log_law = special.gammaln(2 + total) - (2 + total) * np.log(4.2)
+    weight = weight * np.exp(log_law - special.gammaln(tables + 1.0).sum(axis=(1, 2)))
+    expected = (2 + total) / 4.2 @ (weight / weight.sum())
+    idata = dp.sample(model, draws=4000, tune=500, chains=2, random_seed=1, quiet=True)
+    assert abs(idata.posterior["rate"].mean().item() - expected) < 0.12
