@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.raise_op import Assert
 
+from pymc_dp.graphs.ops import KernelOp
+from pymc_dp.kernels import joined, key_of, part
 from pymc_dp.mechanisms.arguments import as_float, just_met, nan_outside_unit, probability_rows
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
@@ -132,10 +135,7 @@ class CellKey(Mechanism):
 
     def logp(self, value: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
         """Log mass of a release; see `Mechanism.logp`."""
-        z, s = as_float(value), as_float(statistic)
-        possible = _is_count(z) & _is_count(s) & (pt.abs(z - s) <= self.most)
-        column = pt.switch(possible, z - s + self.most, 0.0).astype("int64")
-        return _log(pt.switch(possible, pt.constant(self._table)[self._row(s), column], 0.0))
+        return _log(Mass(self._table).on(value, statistic))
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
@@ -188,6 +188,58 @@ class CellKey(Mechanism):
         return f"CellKey({self._table.tolist()})"
 
 
+def make_mass(table: np.ndarray) -> Callable:
+    """Make ``(z, s)`` to the probability of a release."""
+    last, most = len(table) - 1, table.shape[1] // 2
+
+    def mass(z, s):
+        if not (0.0 <= s < np.inf and s == np.floor(s) and abs(z - s) <= most and z == np.floor(z)):
+            return 0.0
+        return table[int(min(s, last)), int(z - s) + most]
+
+    return mass
+
+
+class Mass(KernelOp):
+    """Probability of a release: an elementwise op, so that readers of sums over records take it."""
+
+    nin = fixed = 2
+
+    def __init__(self, table: np.ndarray):
+        self.table, self.bytes, self.shape = table, table.tobytes(), table.shape
+        super().__init__(name="cell_key")
+
+    @cached_property
+    def kernel(self):  # type: ignore[override]
+        """The compiled look-up."""
+        return part(make_mass(self.table))
+
+    @property
+    def key(self) -> str | None:
+        """See `KernelOp.key`."""
+        return joined(key_of(make_mass), self.bytes.hex(), self.shape)
+
+    def impl(self, *inputs):
+        """Look up without compiled code."""
+        return make_mass(self.table)(*inputs)
+
+    def pullback(self, inputs, outputs, output_gradients):
+        """Return zeros: it is constant between whole numbers."""
+        return [x.zeros_like(dtype="float64") for x in inputs]
+
+    def __reduce__(self):
+        """Pickle the table: other processes cannot load compiled code."""
+        return Mass, (self.table,)
+
+    def __eq__(self, other):
+        """Compare the tables."""
+        return type(other) is Mass and (self.shape, self.bytes) == (other.shape, other.bytes)
+
+    def __hash__(self):
+        """Hash the table."""
+        return hash((self.shape, self.bytes))
+
+
 def _is_count(x: TensorVariable) -> TensorVariable:
     return (x >= 0) & pt.eq(x, pt.floor(x)) & (x < np.inf)
 
@@ -198,11 +250,11 @@ def _log(mass: TensorVariable) -> TensorVariable:
 
 
 def _examples() -> Sequence[MechanismExample]:
-    kept = CellKey([[0, 1, 0], [0.3, 0.4, 0.3]])
+    kept = CellKey([[0.0, 1.0, 0.0], [0.3, 0.4, 0.3]])
     small = CellKey([
-        [0, 0, 1, 0, 0],
-        [0, 0.6, 0, 0.2, 0.2],
-        [0.1, 0, 0.7, 0.2, 0],
+        [0.0, 0.0, 1.0, 0.0, 0.0],
+        [0.0, 0.6, 0.0, 0.2, 0.2],
+        [0.1, 0.0, 0.7, 0.2, 0.0],
         [0.05, 0.25, 0.4, 0.25, 0.05],
     ])  # fmt: skip
     return [

@@ -83,7 +83,7 @@ def test_what_is_refused():
         noise = dp.SphericalLaplace(1.0)
         with pytest.raises(ValueError, match="makes one release of several entries"):
             dp.PrivateObservation("z", x.mean(), noise, observed=0.3)
-        with pytest.raises(ValueError, match="give one release of all entries of the statistic$"):
+        with pytest.raises(ValueError, match=r"give one release of all entries of the statistic$"):
             dp.PrivateObservation("z", x.mean(0), noise, observed=[0.3, 1.0, 2.0])
         with pytest.raises(ValueError, match="integrated out entry by entry"):
             dp.PrivateObservation("z", pm.Normal.dist(0, 1, shape=2), noise, observed=[0.3, 1.0])
