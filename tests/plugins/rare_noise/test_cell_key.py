@@ -128,6 +128,19 @@ def test_named_counts_are_summed_out_and_recovered():
 
 
 @pytest.mark.compiled
+def test_tables_with_rates_of_their_own_begin_as_published():
+    """No draw of rates and counts from their law is possible."""
+    cells = np.array([[3, 0, 7], [12, 5, 3]])
+    with pm.Model() as model:
+        c = pm.Poisson("c", pm.Gamma("rate", 2, 0.2, shape=(2, 3)), shape=(2, 3))
+        dp.PrivateObservation("cells", c, dp.CellKey(TABLE), observed=cells)
+        dp.PrivateObservation("rows", c.sum(axis=1), dp.CellKey(TABLE), observed=[11, 19])
+        dp.PrivateObservation("columns", c.sum(axis=0), dp.CellKey(TABLE), observed=[14, 5, 10])
+    idata = dp.sample(model, draws=20, tune=20, chains=1, random_seed=1, quiet=True)
+    assert np.all(np.isfinite(idata.posterior["rate"]))
+
+
+@pytest.mark.compiled
 @pytest.mark.nightly
 def test_margins_that_are_perturbed_by_themselves():
     """The published table does not add up; against all tables that can have led to it."""
