@@ -22,19 +22,19 @@ def number_of_all(v: TensorVariable) -> TensorVariable | None:
 
 
 class Grid:
-    """Releases at which a smooth function is evaluated, and its interpolation at all of them.
+    """Releases at which a function is evaluated, and its interpolation at all of them, if smooth.
 
     Attributes
     ----------
     nodes : releases at which the function is evaluated.
     """
 
-    def __init__(self, value: np.ndarray):
+    def __init__(self, value: np.ndarray, *, smooth: bool = True):
         flat = value.ravel()
         distinct, where = np.unique(flat, return_inverse=True)
         panels = max(8, round(_PANELS * (flat.size / 1000.0) ** 0.25))
         self._shape, self._weights = value.shape, None
-        if distinct.size <= _LEAST * panels * (_DEGREE + 1):
+        if not smooth or distinct.size <= _LEAST * panels * (_DEGREE + 1):
             self.nodes, self._where = distinct, where
             return
         edges = np.linspace(distinct[0], distinct[-1], panels + 1)

@@ -305,7 +305,10 @@ def log_marginal(law: Any, mechanism: Mechanism, value, *parameters) -> TensorVa
     given = [as_float(p) for p in (*parameters, *mechanism.parameters)]
     alike, numbers = [number_of_all(p) for p in given], known_value(value, fixed=True)
     if numbers is not None and numbers.size > 1 and None not in alike:
-        grid, given = Grid(np.asarray(numbers, dtype="float64")), alike
+        # Points of the law, or of the noise, leave jumps in the density of a release.
+        points = any(p.is_atom or is_whole(p) for p in parts_of(law, given[: len(parameters)]))
+        smooth = not (points or mechanism.is_discrete)
+        grid, given = Grid(np.asarray(numbers, dtype="float64"), smooth=smooth), alike
         value = pt.constant(grid.nodes)
     else:
         grid, value = None, as_float(value)

@@ -147,6 +147,15 @@ def test_values_between_nodes(n):
     )
 
 
+def test_many_releases_of_counts_are_not_interpolated():
+    """Between whole numbers the density jumps."""
+    values = np.random.default_rng(1).uniform(0.0, 12.0, 700)
+    got = evaluated(ptr.poisson, dp.UniformMechanism(0.6), values, (5.0,))[0]
+    counts = np.arange(60)
+    near = np.abs(values[:, None] - counts) <= 0.6
+    np.testing.assert_allclose(np.exp(got), near @ stats.poisson(5.0).pmf(counts) / 1.2, rtol=1e-9)
+
+
 @pytest.mark.compiled
 @pytest.mark.parametrize(
     ("law", "mechanism", "z", "parameters"),
