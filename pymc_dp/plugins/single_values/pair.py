@@ -27,8 +27,10 @@ from pymc_dp.laws.parts import CensoredLaw, Part, SymbolicLaw, parts_of
 from pymc_dp.laws.real_line import backward, forward, log_density
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.plugins.single_values import kernels
 from pymc_dp.plugins.single_values.grid import Grid, number_of_all
+from pymc_dp.plugins.single_values.of_function import OfFunction
 
 
 def is_whole(part: Part) -> bool:
@@ -305,10 +307,12 @@ def log_marginal(law: Any, mechanism: Mechanism, value, *parameters) -> TensorVa
     given = [as_float(p) for p in (*parameters, *mechanism.parameters)]
     alike, numbers = [number_of_all(p) for p in given], known_value(value, fixed=True)
     if numbers is not None and numbers.size > 1 and None not in alike:
-        # Points of the law, or of the noise, leave jumps in the density of a release.
+        # Points of the law or of the noise, at a bound say, and what was withheld, are jumps.
+        noise_itself = mechanism.inner if isinstance(mechanism, OfFunction) else mechanism
+        jumps = noise_itself.is_discrete or isinstance(noise_itself, PostProcessed)
         points = any(p.is_atom or is_whole(p) for p in parts_of(law, given[: len(parameters)]))
-        smooth = not (points or mechanism.is_discrete)
-        grid, given = Grid(np.asarray(numbers, dtype="float64"), smooth=smooth), alike
+        each = np.asarray(numbers, dtype="float64")
+        grid, given = Grid(each, smooth=not (points or jumps)), alike
         value = pt.constant(grid.nodes)
     else:
         grid, value = None, as_float(value)
