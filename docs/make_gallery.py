@@ -101,6 +101,18 @@ PICTURES = {
         names=("below 5", "5 or more"),
     ),
     "RandomRounding": Picture(_each("RandomRounding({})", 3, 5, 10), np.arange(0, 31), 13, 14),
+    "CellKey": Picture(
+        _each(
+            "CellKey([[0, 0, 1, 0, 0], [0, 0.6, 0, 0.2, 0.2], {}])",
+            [0.1, 0, 0.7, 0.2, 0], [0.1, 0.2, 0.4, 0.2, 0.1], [0.2, 0.2, 0.2, 0.2, 0.2],
+        ),
+        np.arange(9), 4, 5,
+    ),
+    "NoiseFactor": Picture(
+        _each("NoiseFactor(*{})", (0, 0.2), (0.05, 0.25), (0.1, 0.3)),
+        np.linspace(60, 150, 901), 100, 110,
+    ),
+    "SphericalLaplace": Picture(_each("SphericalLaplace({})", 0.25, 0.5, 1), LINE, [0.0], [1.0]),
     "BinomialMechanism": Picture(
         _each("BinomialMechanism(20, {}, 100)", 1, 10, 100), np.arange(21), 30, 31
     ),

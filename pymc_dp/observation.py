@@ -160,7 +160,7 @@ def PrivateObservation(
         check_noise_shape(name, statistic, mechanism)
         if mechanism.statistic_ndim:
             raise ValueError(
-                f"{name!r}: {type(mechanism).__name__} releases one of the entries of its "
+                f"{name!r}: {type(mechanism).__name__} makes one release of all of its "
                 f"statistic, and a .dist(...) is integrated out entry by entry: register it with "
                 f"the model, x = pm...('x', ...), and release x"
             )
@@ -258,8 +258,8 @@ def _constrained(name, statistic, mechanism, bounds, model) -> TensorVariable:
         return release_rv(statistic, mechanism)
     if mechanism.statistic_ndim:
         raise ValueError(
-            f"{name!r}: bounds= is for noise that is added to a statistic, and "
-            f"{type(mechanism).__name__} adds none: leave it out"
+            f"{name!r}: bounds= is for noise that is added to each entry of a statistic, and "
+            f"that of {type(mechanism).__name__} is not: leave it out"
         )
     sources = [rv for rv in model.free_RVs if rv in nearest_rvs([statistic])]
     ends = _interval_ends(name, bounds, len(sources))
@@ -346,13 +346,9 @@ def _check_observed(name: str, rv: TensorVariable, observed, mechanism: Mechanis
     if len(value.shape) != len(expected) or any(
         e is not None and e != got for e, got in zip(expected, value.shape, strict=False)
     ):
-        each = "one published value for each entry of the statistic"
-        if mechanism.statistic_ndim:
-            each = "one release of all entries of the statistic"
-            each += ", [position, noisy value]" if mechanism.release_ndim else ""
         raise ValueError(
             f"{name!r}: observed has shape {value.shape}, the released statistic has shape "
-            f"{expected}: give {each}"
+            f"{expected}: give {mechanism.one_release}"
         )
     if not np.all(is_published(mechanism, value)):
         raise ValueError(

@@ -88,7 +88,7 @@ def check_noise_shape(name: str, statistic: TensorVariable, mechanism: Mechanism
     shape, axes = known_shape(statistic), mechanism.statistic_ndim
     if axes > len(shape):
         raise ValueError(
-            f"{name!r}: {type(mechanism).__name__} releases one of several entries of its "
+            f"{name!r}: {type(mechanism).__name__} makes one release of several entries of its "
             f"statistic, which is a single number: write a list, or a vector"
         )
     wrong = wrong_shape(mechanism, shape, axes)

@@ -206,6 +206,43 @@ def as_integer(value: Any, *, mechanism: str, name: str) -> int:
         raise TypeError(f"{mechanism}: {name} must be an integer, got {value!r}") from None
 
 
+def probability_rows(name: str, value: ArrayLike, of: str, *, least: int) -> np.ndarray:
+    """Return a matrix whose rows are probabilities, for reading only; refuse another.
+
+    Parameters
+    ----------
+    name : str
+        Mechanism and argument, for error messages.
+    value : array_like
+        What the user wrote.
+    of : str
+        What a row has, with the number of the row for {}.
+    least : int
+        Least number of rows and of columns.
+    """
+    matrix = np.array(value, dtype="float64")
+    if matrix.ndim != 2 or min(matrix.shape) < least:
+        raise ValueError(
+            f"{name} has the shape {matrix.shape}: write a matrix, {least} rows and {least} "
+            f"columns or more. A row has {of.format('a number, its own')}"
+        )
+    matrix[(matrix < 0) & (matrix > -1e-12)] = 0.0  # as rounded
+    wrong = ~np.isfinite(matrix) | (matrix < 0)
+    if wrong.any():
+        k, z = np.argwhere(wrong)[0]
+        raise ValueError(f"{name}[{k}, {z}] is {matrix[k, z]}: write a probability")
+    [rows] = np.nonzero(np.abs(matrix.sum(axis=1) - 1.0) > 1e-8)
+    if rows.size:
+        raise ValueError(
+            f"{name}: row {rows[0]} adds up to {matrix[rows[0]].sum():.6g}, not to 1: a row has "
+            f"{of.format(rows[0])}"
+        )
+    total = matrix.sum(axis=1, keepdims=True)
+    matrix /= np.where(np.abs(total - 1.0) < 1e-12, 1.0, total)  # the same when it is read back
+    matrix.flags.writeable = False
+    return matrix
+
+
 def _random_variable_of(tensor: Variable) -> str | None:
     """Name of a random variable among the ancestors, or None."""
     nearest = None

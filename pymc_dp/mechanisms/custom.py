@@ -11,6 +11,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import scipy
+from pytensor.graph.traversal import ancestors
 
 from pymc_dp.graphs.values import PLAIN_MODE, known_value, plain_function
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit
@@ -54,7 +55,7 @@ class CustomMechanism(Mechanism):
         to be sampled by NUTS.
     random : callable
         ``random(statistic, rng=None, size=None)`` in NumPy: draws of shape `size`, that of the
-        statistic, independent of each other.
+        statistic, independent of each other. A value may stay as it is: its `logp` is then 0.
     discrete : bool, default False
         Whether releases are whole numbers.
     log_concave : bool, default False
@@ -312,15 +313,23 @@ def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
                 f"{where}, random(statistic, rng=rng, size=({_DRAWS},)) gave {draws.shape} "
                 f"numbers, or some that are not finite: write rng.laplace(statistic, b, size)"
             )
-        if len(np.unique(draws)) == 1:
+        stated = pt.as_tensor_variable(mechanism._functions["logp"](z, pt.constant(s)))
+        if stated.type.ndim == 0 and z in ancestors([stated]):
             raise ValueError(
-                f"{where}, all draws are {draws[0]:g}: they must be independent, one for each "
-                f"entry of `size`. Say tried_at=(...) if the statistic cannot be {s:g}"
+                f"{where}, logp of several values is one number: this density is joint, and the "
+                f"noise of a CustomMechanism is of each entry by itself, with an entry of logp for "
+                f"each. dp.SphericalLaplace(beta) is noise of a whole vector"
             )
         graph = mechanism.logp(z, s)
         if graph.type.ndim != 1:
             raise TypeError(f"{where}, logp of a vector of values is no vector: {graph.type}")
         log_density = pytensor.function([z], graph, mode=PLAIN_MODE)
+        if len(np.unique(draws)) == 1 and not _is_point(draws[0], log_density, mechanism):
+            raise ValueError(
+                f"{where}, all draws are {draws[0]:g}, which logp does not say: they must be "
+                f"independent, one for each entry of `size`. Say tried_at=(...) if the statistic "
+                f"cannot be {s:g}"
+            )
         log_densities = log_density(draws)
         impossible = ~(log_densities > -np.inf)
         if np.any(impossible):
@@ -359,6 +368,14 @@ def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
                     f"is c - lambda |z - s| - tau (z - s)^2 / 2"
                 )
         _compare_optional(mechanism, s, draws, where)
+
+
+def _is_point(value: float, log_density: Callable, mechanism: CustomMechanism) -> bool:
+    """Whether all of the mass is at a value, and none beside it."""
+    steps = np.array([1.0, 2.0] if mechanism.is_discrete else [1e-9, 1e-6, 1e-3, 1.0])
+    steps = steps * (1.0 if mechanism.is_discrete else max(1.0, abs(value)))
+    beside = log_density(np.concatenate([value - steps, value + steps]))
+    return abs(log_density(np.array([value]))[0]) < 1e-8 and not np.any(beside > -np.inf)
 
 
 def _compare_optional(mechanism: CustomMechanism, s: float, draws: np.ndarray, where: str) -> None:

@@ -37,6 +37,13 @@ class ReleaseLaw(ABC):
         return 0
 
     @property
+    def one_release(self) -> str:
+        """What has to be given as the published value, for error messages."""
+        if self.statistic_ndim:
+            return "one release of all entries of the statistic"
+        return "one published value for each entry of the statistic"
+
+    @property
     def spacing(self) -> float | None:
         """Distance between neighbouring atoms of a discrete release; None if it has a density."""
         return None

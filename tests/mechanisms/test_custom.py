@@ -40,6 +40,22 @@ def clipped_at_zero(value, statistic):
     return law.logp(value, statistic)
 
 
+def zero_stays(value, statistic):
+    step = pt.switch(pt.eq(statistic, 0), 0, 1)  # of a zero; others go to a neighbour
+    return pt.switch(pt.eq(abs(value - statistic), step), -np.log(2.0) * step, -np.inf)
+
+
+def zero_stays_draws(statistic, rng=None, size=None):
+    return statistic + np.where(statistic == 0, 0, rng.choice([-1, 1], size))
+
+
+def proportional(value, statistic):
+    """A zero has no noise: a point with mass 1."""
+    near = pt.abs(value - statistic) <= 0.5 * pt.abs(statistic)
+    width = pt.switch(pt.eq(statistic, 0), 1.0, pt.abs(statistic))
+    return pt.switch(near, -pt.log(width), -np.inf)
+
+
 RIGHT = {
     "laplace": (logp_of(pm.Laplace, 3.0), draws("laplace", 3.0), {"rates": (1 / 3, 0.0)}),
     "normal": (logp_of(pm.Normal, 1e-6), draws("normal", 1e-6), {"rates": (0, 1e12)}),
@@ -58,6 +74,12 @@ RIGHT = {
     "atom": (
         clipped_at_zero,
         lambda s, rng=None, size=None: np.maximum(rng.laplace(s, 2.0, size), 0),
+        {},
+    ),
+    "a count that stays": (zero_stays, zero_stays_draws, {"discrete": True, "tried_at": (0, 6)}),
+    "a number that stays": (
+        proportional,
+        lambda s, rng=None, size=None: s * rng.uniform(0.5, 1.5, size),
         {},
     ),
     "multiplied": (
@@ -83,6 +105,30 @@ WRONG = {
         lambda s, rng=None, size=None: np.full(size, rng.laplace()),
         {},
         "must be independent",
+    ),
+    "one draw of a uniform law for all": (  # whose density is 1
+        lambda z, s: pt.switch(pt.abs(z - s) <= 0.5, 0.0, -np.inf),
+        lambda s, rng=None, size=None: s + np.full(size, rng.uniform(-0.5, 0.5)),
+        {},
+        "must be independent",
+    ),
+    "one draw of a count for all": (
+        geometric,
+        lambda s, rng=None, size=None: np.full(size, geometric_draws(s[0], rng)),
+        {"discrete": True},
+        "must be independent",
+    ),
+    "a count that stays in logp alone": (
+        zero_stays,
+        lambda s, rng=None, size=None: s + rng.choice([-1, 1], size),
+        {"discrete": True},
+        r"random gave -?1, of which logp is -inf",
+    ),
+    "noise of a whole vector": (
+        lambda z, s: -pt.sqrt(((z - s) ** 2).sum(-1)),
+        LAPLACE[1],
+        {},
+        "density is joint.*dp.SphericalLaplace",
     ),
     "no size": (LAPLACE[0], lambda s, rng=None, size=None: rng.laplace(), {}, r"gave \(\) numbers"),
     "no argument": (LAPLACE[0], lambda s: s, {}, "random.* ended in"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.raise_op import Assert
 
-from pymc_dp.mechanisms.arguments import as_float, just_met, nan_outside_unit
+from pymc_dp.mechanisms.arguments import as_float, just_met, nan_outside_unit, probability_rows
 from pymc_dp.mechanisms.base import Mechanism
 
 if TYPE_CHECKING:
@@ -30,26 +30,8 @@ class ReportMatrix(Mechanism):
 
     def __post_init__(self) -> None:
         """Validate the matrix and keep it."""
-        name, matrix = f"{NAME}: matrix", np.array(self.matrix, dtype="float64")
-        if matrix.ndim != 2 or min(matrix.shape) < 2:
-            raise ValueError(
-                f"{name} has the shape {matrix.shape}: write a row for each category, and a column "
-                f"for each report, two or more of both"
-            )
-        matrix[(matrix < 0) & (matrix > -1e-12)] = 0.0  # as rounded
-        wrong = ~np.isfinite(matrix) | (matrix < 0)
-        if wrong.any():
-            k, z = np.argwhere(wrong)[0]
-            raise ValueError(f"{name}[{k}, {z}] is {matrix[k, z]}: write a probability")
-        [rows] = np.nonzero(np.abs(matrix.sum(axis=1) - 1.0) > 1e-8)
-        if rows.size:
-            raise ValueError(
-                f"{name}: row {rows[0]} adds up to {matrix[rows[0]].sum():.6g}, not to 1: a row "
-                f"has the probabilities of all reports where the truth is {rows[0]}"
-            )
-        total = matrix.sum(axis=1, keepdims=True)
-        matrix /= np.where(np.abs(total - 1.0) < 1e-12, 1.0, total)  # the same when it is read back
-        matrix.flags.writeable = False
+        of = "the probabilities of all reports where the truth is {}"
+        matrix = probability_rows(f"{NAME}: matrix", self.matrix, of, least=2)
         object.__setattr__(self, "matrix", matrix)
 
     @property

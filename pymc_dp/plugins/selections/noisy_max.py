@@ -145,6 +145,11 @@ class NoisyMax(IndexSelection):
         return int(self.value)
 
     @property
+    def one_release(self) -> str:
+        """See `ReleaseLaw.one_release`."""
+        return super().one_release + ", [position, noisy value]" * self.release_ndim
+
+    @property
     def spacing(self) -> float | None:
         """Distance between neighbouring positions; None of pairs."""
         return None if self.value else 1.0

@@ -31,6 +31,7 @@ from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.plugins.single_values import kernels
 from pymc_dp.plugins.single_values.grid import Grid, number_of_all
+from pymc_dp.plugins.single_values.of_function import OfFunction
 
 
 def is_whole(part: Part) -> bool:
@@ -324,7 +325,9 @@ def log_marginal(law: Any, mechanism: Mechanism, value, *parameters) -> TensorVa
     given = [as_float(p) for p in (*parameters, *mechanism.parameters)]
     alike, numbers = [number_of_all(p) for p in given], known_value(value, fixed=True)
     if numbers is not None and numbers.size > 1 and None not in alike:
-        grid = Grid(np.asarray(numbers, dtype="float64"), smooth=has_density(mechanism))
+        grid = Grid(
+            np.asarray(numbers, dtype="float64"), smooth=is_smooth(law, mechanism, parameters)
+        )
         given = alike
         value = pt.constant(grid.nodes)
     else:
@@ -341,10 +344,11 @@ def of_statistic(mechanism: Mechanism) -> Mechanism:
     return mechanism
 
 
-def has_density(mechanism: Mechanism) -> bool:
-    """Whether no value is released with positive probability, as far as the mechanism shows it."""
-    inner = of_statistic(mechanism)
-    return inner.spacing is None and not isinstance(inner, PostProcessed)
+def is_smooth(law: Any, mechanism: Mechanism, parameters) -> bool:
+    """Whether neither law nor noise has points of positive probability: a release has none then."""
+    points = any(part.is_atom or is_whole(part) for part in parts_of(law, parameters))
+    noise = of_statistic(mechanism)
+    return not points and noise.spacing is None and not isinstance(noise, PostProcessed)
 
 
 def marginal_at(law: Any, mechanism: Mechanism, value, theta) -> TensorVariable:

@@ -302,7 +302,7 @@ def first_records(engine: Engine, rng, theta, point):
         if math.isfinite(density):
             engine.check(x, here, env)
             return x, here
-    for x in (engine.records(point), *engine.as_published()):
+    for x in (engine.records(point), *engine.as_published(point)):
         if math.isfinite(engine.log_density(x, theta, env)):
             engine.check(x, theta, env)
             return x, theta

@@ -378,14 +378,19 @@ class Engine(Layout):
         inside = self._to_inside(self.theta(point), *x, *self.env(point))
         return tuple(_contiguous(v) for v in inside)
 
-    def as_published(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield records that are typical given a release of each record by itself."""
-        [rv, *more_records] = self.block.records
-        for release in () if more_records else releases_of(self._model, [rv]):
-            value = known_value(self._model.rvs_to_values[release])
-            if value is not None and is_itself(release_statistic(release), rv):
-                typical = known_value(mechanism_of(release).typical_statistic(value))
-                yield (_contiguous(np.asarray(typical, rv.dtype)),)
+    def as_published(self, point: Point) -> Iterator[tuple[np.ndarray, ...]]:
+        """Yield records that are typical given a release of each of a variable's by itself.
+
+        Those of other variables are those of the point.
+        """
+        records = tuple(self.records(point))
+        for k, rv in enumerate(self.block.records):
+            for release in releases_of(self._model, [rv]):
+                value = known_value(self._model.rvs_to_values[release])
+                if value is not None and is_itself(release_statistic(release), rv):
+                    typical = known_value(mechanism_of(release).typical_statistic(value))
+                    typical = _contiguous(np.asarray(typical, rv.dtype))
+                    yield (*records[:k], typical, *records[k + 1 :])
 
     def update(self, point: Point, x: Sequence[np.ndarray], theta: np.ndarray) -> Point:
         """Return a point with other records and parameters."""

@@ -169,6 +169,26 @@ def test_a_support_that_moves_is_declined_where_noise_may_jump():
     general_pair(law, UNIFORM).require(pt.constant(0.0), pt.constant(1.0))
 
 
+def test_many_releases_of_counts_are_not_interpolated():
+    """Between whole numbers the density jumps."""
+    values = np.random.default_rng(1).uniform(0.0, 12.0, 700)
+    got = evaluated(ptr.poisson, dp.UniformMechanism(0.6), values, (5.0,))[0]
+    counts = np.arange(60)
+    near = np.abs(values[:, None] - counts) <= 0.6
+    np.testing.assert_allclose(np.exp(got), near @ stats.poisson(5.0).pmf(counts) / 1.2, rtol=1e-9)
+
+
+@pytest.mark.parametrize("how", [{"lower": 0.2}, {"below": 0.2}], ids=str)
+def test_many_releases_with_points_are_not_interpolated(how):
+    noise = dp.LaplaceMechanism(0.5)
+    noise = noise.clipped(**how) if "lower" in how else noise.suppressed(**how)
+    values = np.random.default_rng(1).normal(1.0, 1.0, 700)
+    values[values < 0.2] = 0.2 if "lower" in how else np.nan
+    many = evaluated(ptr.normal, noise, values, (1.0, 1.0))[0]
+    few = evaluated(ptr.normal, noise, values[:40], (1.0, 1.0))[0]
+    np.testing.assert_allclose(many[:40], few, rtol=1e-9)
+
+
 @pytest.mark.compiled
 @pytest.mark.parametrize(
     ("law", "mechanism", "z", "parameters"),
