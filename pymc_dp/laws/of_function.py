@@ -79,7 +79,7 @@ def read_function(
     x, further = pt.scalar(rv.name, dtype="float64"), dict[TensorVariable, TensorVariable]()
     shape = known_shape(statistic)
     if None in shape or shape != known_shape(rv):
-        raise Declined("it is no function of each value by itself")
+        raise Declined("it is no function of each value by itself", near=-1)
 
     def read(v: TensorVariable) -> TensorVariable:
         if v is rv:
@@ -93,7 +93,9 @@ def read_function(
             return further.setdefault(v, pt.scalar(dtype=v.dtype))
         node = v.owner
         if not isinstance(node.op, Elemwise) or len(node.outputs) > 1:
-            raise Declined(f"`{node.op}` makes it something else than a function of each value")
+            raise Declined(
+                f"`{node.op}` makes it something else than a function of each value", near=-1
+            )
         return Elemwise(node.op.scalar_op)(*map(read, node.inputs))
 
     graph = read(statistic)
@@ -173,6 +175,11 @@ class OfFunction(PostProcessed):
     def parameters(self) -> tuple[TensorVariable, ...]:
         """Further arguments of the function, then the parameters of `inner`."""
         return (*self.further, *self.inner.parameters)
+
+    @property
+    def log_concave(self) -> bool:
+        """Not known: the function may bend."""
+        return False
 
     def _with(self, parameters):
         count = len(self.further)

@@ -24,7 +24,6 @@ import pymc_dp as dp
 from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.reading.model import mechanism_of, release_statistic, releases
 from tests.fuzz import exact
-from tests.models import TwoSidedGeometric
 
 N, G = 12, np.repeat([0, 1, 3], [3, 7, 2])  # of the four groups one is empty
 MEMBER = np.eye(4)[G].T
@@ -724,7 +723,7 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
     "of pm.Data": (normal(), lambda x: pm.Data("w", X) @ x, "'w', which pm.set_data may change"),
     "each times pm.Data": (
         lambda: (pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=N),),
-        lambda x: pm.Data("w", 2.0) * x, "'w', which pm.set_data may change",
+        lambda x: pm.Data("w", 2.0) * x, "'w', which pm.set_data may change", S,
     ),
     "unequal weights": (
         exponential(), lambda x: MEMBER * np.arange(1, N + 1) @ x, "weighs the records 'x' uneq", S,
@@ -770,10 +769,6 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
         normal(lambda: pm.Normal("b") * np.where(G, 1.0, np.nan)), lambda x: x.sum(),
         "records .x.: .* NaN", M,
     ),
-    "not log-concave": (
-        rates(pm.Bernoulli), lambda x: in_groups(x).astype(int),
-        "TwoSidedGeometric is not known to be log-concave", M, TwoSidedGeometric(0.5),
-    ),
     "clipped beside counts": (
         logistic(N, OTHER), lambda x: [x.sum(), OTHER @ x], "made by ClippedMechanism", S,
         LAPLACE(1.0).clipped(0, 4),
@@ -817,10 +812,6 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
     "shape n + 5": (numbered(shape=lambda n: n + 5), *OF_SHAPE),
     "shape 2 n": (numbered(shape=lambda n: 2 * n), *OF_SHAPE),
     "shape of a maximum": (numbered(shape=lambda n: pt.maximum(n, 7)), *OF_SHAPE),
-    "rounded, of unknown number": (
-        numbered(), lambda n, x: x.sum(), "the release 'z': .* no marginal here", M,
-        LAPLACE(3.0).rounded(0),
-    ),
     "counts of several classes": (
         numbered(FROM_6), few, "the release 'z': it counts the records 'x' in more than", M
     ),

@@ -51,8 +51,11 @@ class OneByOne(SumLaw):
         """Integrate each value out."""
         rv, release = self.rv, self.release
         statistic, mechanism = apart(release_statistic(release)), mechanism_of(release)
-        with about(f"the release {release.name!r}"):
+        try:
             function, further = read_function(statistic, rv)
+        except Declined:
+            raise Declined from None  # for another law
+        with about(f"the release {release.name!r}"):
             law, parameters = law_of_record(rv)
             parameters = [pt.broadcast_to(p, lengths(release)) for p in parameters]
             of_value = OfFunction(mechanism, function, tuple(further))

@@ -31,7 +31,6 @@ from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.plugins.single_values import kernels
 from pymc_dp.plugins.single_values.grid import Grid, number_of_all
-from pymc_dp.plugins.single_values.of_function import OfFunction
 
 
 def is_whole(part: Part) -> bool:

@@ -82,6 +82,22 @@ def test_counts_under_noise_that_is_not_log_concave():
     np.testing.assert_allclose(np.exp(log_density(model)), expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("divided", [False, True])
+def test_functions_of_counts(divided):
+    """Of which some may be impossible: halves under noise on whole numbers."""
+    noise = dp.DiscreteGaussianMechanism(0.7) if divided else dp.LaplaceMechanism(0.7)
+    released = [1, 2, 0] if divided else [1.2, 2.9, 0.4]
+    with pm.Model() as model:
+        rate = pm.Gamma("rate", 4, 2)
+        y = pm.Poisson("y", rate, shape=3)
+        dp.PrivateObservation("z", y / 2 if divided else pt.sqrt(y), noise, observed=released)
+    counts = np.arange(0, 120, 2 if divided else 1)
+    at = counts / 2 if divided else np.sqrt(counts)
+    eta = np.array([np.exp(noise.logp(z, at).eval()) for z in released])
+    expected = eta @ stats.poisson(2.0).pmf(counts)
+    np.testing.assert_allclose(np.exp(log_density(model)), expected, rtol=1e-9)
+
+
 def piecewise(epsilon):
     """The piecewise mechanism of Wang et al. (2019), as a user writes it."""
     e2 = np.exp(epsilon / 2)
