@@ -29,7 +29,7 @@ def start_where_possible(model: pm.Model, release: TensorVariable) -> None:
     if len(records) != 1 or model.rvs_to_initial_values.get(records[0]) is not None:
         return
     [rv] = records
-    if rv not in model.free_RVs:
+    if rv not in model.free_RVs or rv.owner.op.ndim_supp:
         return
     try:
         function, further = read_function(apart(release_statistic(release)), rv)

@@ -157,8 +157,6 @@ STATISTICS_ONLY = {
         lambda: release(both(moved()), LAPLACE(NOISE), Z, bounds=(0, 135)),
         "'lead' are bounded, and their mean and variance are not each a simple function",
     ),
-    "clipped": processed("Clipped", CLIPPED, None),
-    "rounded": processed("Rounded", ROUNDED, None),
     "clipped, bounded": processed("Clipped", CLIPPED, (0, 135)),
     "rounded, bounded": processed("Rounded", ROUNDED, (0, 135)),
 }

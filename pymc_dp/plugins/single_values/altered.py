@@ -133,6 +133,10 @@ def _by_entry(law, mechanism, value, altered, theta) -> TensorVariable:
         mass = log_mass(law, mechanism, value, *theta)
         return pt.switch(altered, mass, inner(mechanism.inner, printed, *theta))
     known = np.broadcast_to(known, np.broadcast_shapes(*shapes))
+    if not known.ndim:
+        if known:
+            return log_mass(law, mechanism, value, *theta)
+        return inner(mechanism.inner, value, *theta)
     density = pt.zeros(known.shape)
     for chosen, of_altered in ((known, True), (~known, False)):
         if chosen.any():

@@ -43,7 +43,7 @@ class OneByOne(SumLaw):
         [rv] = group.records
         check_transform(reading.model, rv)
         [release, *more] = releases_of(reading.model, [rv])
-        if more or release.owner.op.bounds is not None:
+        if more or release.owner.op.bounds is not None or rv.owner.op.ndim_supp:
             raise Declined
         return cls(reading, rv, release)
 

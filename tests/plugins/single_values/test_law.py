@@ -82,6 +82,28 @@ def test_counts_under_noise_that_is_not_log_concave():
     np.testing.assert_allclose(np.exp(log_density(model)), expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("rounded", [False, True])
+def test_a_mean_and_a_variance_after_the_release(rounded):
+    noise = dp.LaplaceMechanism([2.0, 9.0])
+    noise = noise.rounded(1) if rounded else noise.clipped(0, 60)
+    mean, variance = 31.2, 55.3 if rounded else 60.0
+    with pm.Model() as model:
+        x = pm.Normal("x", pm.Normal("mu", 30, 5), 7, shape=20)
+        dp.PrivateObservation("z", [x.mean(), x.var(ddof=1)], noise, observed=[mean, variance])
+    s = np.linspace(0.0, 300.0, 300_001)
+    weights = [stats.norm(30, 7 / np.sqrt(20)).pdf(s), stats.gamma(9.5, scale=98 / 19).pdf(s)]
+    first, second = stats.laplace(scale=2.0), stats.laplace(scale=9.0)
+    if rounded:
+        etas = [
+            law.cdf(z + 0.05 - s) - law.cdf(z - 0.05 - s)
+            for law, z in ((first, mean), (second, variance))
+        ]
+    else:
+        etas = [first.pdf(mean - s), second.sf(60 - s)]
+    expected = sum(np.log(w @ eta * (s[1] - s[0])) for w, eta in zip(weights, etas, strict=True))
+    assert abs(log_density(model).sum() - expected) < 1e-5
+
+
 @pytest.mark.parametrize("divided", [False, True])
 def test_functions_of_counts(divided):
     """Of which some may be impossible: halves under noise on whole numbers."""
