@@ -38,8 +38,9 @@ class CustomMechanism(Mechanism):
     ==================  ====================================================================
     `logcdf`            `.clipped`, `.rounded`, `.suppressed` and their like: probabilities of
                         intervals
-    `log_concave`       counts of any size are summed out or drawn exactly; without it only a
-                        single binomial count of at most 100,000 is, and Metropolis samples others
+    `log_concave`       counts of any size are summed out in few terms, or drawn exactly; without it
+                        those released one by one are summed out term by term, and a single
+                        binomial count of at most 100,000, and Metropolis samples others
     `rates`             noise of Laplace's or Gauss's shape: tables of counts, compiled chains of
                         Normal records, regressions, marginals of bounded records
     `icdf`              quasi-Monte Carlo of the neural routes
