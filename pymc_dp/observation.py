@@ -156,7 +156,8 @@ def PrivateObservation(
         raise ValueError(f"{name!r}: {error}") from None
 
     unnamed = [rv for rv in nearest_rvs([statistic]) if rv not in model.named_vars.values()]
-    if statistic in unnamed or (len(unnamed) == 1 == len(nearest_rvs([statistic]))):
+    of_each = len(unnamed) == 1 and known_shape(unnamed[0]) == known_shape(statistic)
+    if unnamed and unnamed == nearest_rvs([statistic]) and (statistic in unnamed or of_each):
         check_noise_shape(name, statistic, mechanism)
         if mechanism.statistic_ndim:
             raise ValueError(

@@ -191,3 +191,13 @@ def test_records_start_where_the_release_is_possible(law):
         y = law("y", *parameters, shape=3, initval=np.ones(3, dtype=y.dtype))
         dp.PrivateObservation("z", y, dp.UniformMechanism(1.2), observed=[9.0, 3.0, -0.9])
     assert not np.isfinite(model.point_logps()["z"])
+
+
+def test_a_function_of_values_without_a_name():
+    with pm.Model() as model:
+        m = pm.Uniform("m", 0, 1, initval=0.7)
+        y = pm.Beta.dist(6 * m, 6 * (1 - m), shape=3)
+        dp.PrivateObservation("z", 2 * y - 1, dp.UniformMechanism(0.3), observed=[0.1, 0.9, -0.4])
+    law, z = stats.beta(4.2, 1.8, loc=-1, scale=2), np.array([0.1, 0.9, -0.4])
+    expected = np.log((law.cdf(z + 0.3) - law.cdf(z - 0.3)) / 0.6)
+    assert model.point_logps(round_vals=10)["z"] == pytest.approx(expected.sum(), abs=1e-8)
