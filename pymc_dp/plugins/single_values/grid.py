@@ -14,7 +14,7 @@ from pymc_dp.laws.kernel_call import KernelCall, doubles
 from pymc_dp.plugins.single_values import kernels
 
 _DEGREE = 7
-_PANELS = 24  # of a thousand releases
+_PANELS = 20  # of a thousand releases
 _LEAST = 2  # releases for each node: with fewer, all are evaluated
 
 

@@ -28,10 +28,10 @@ NODES = np.concatenate([-_X, _X[-2::-1]])
 KRONROD = np.concatenate([_K, _K[-2::-1]])
 GAUSS = np.concatenate([_G, _G[-2::-1]])
 
-TOLERANCE = 1e-9
+TOLERANCE = 1e-8
 """Share of the integral by which the rules may differ in a panel."""
 _REST = 1e-16  # share of the integral that an outermost panel may add at the end
-_OUT = 45.0  # log of a value, relative to the largest, that is lost in rounding
+_OUT = 37.0  # log of a value, relative to the largest, that is lost in rounding
 _STEEP = 2.0  # rise of h between the last node and the end of a panel that needs narrower ones
 _BESIDE = 1e-13  # distance from an end of a panel at which h is looked at, relative to the ends
 _MOST_PANELS, _MOST_HELD = 20_000, 200
