@@ -322,7 +322,8 @@ class GeneralPair(Pair):
 def log_marginal(law: Any, mechanism: Mechanism, value, *parameters) -> TensorVariable:
     """Return the log marginal density of a release, see `Pair`."""
     given = [as_float(p) for p in (*parameters, *mechanism.parameters)]
-    alike, numbers = [number_of_all(p) for p in given], known_value(value, fixed=True)
+    alike = [number_of_all(p) for p in given]
+    numbers = known_value(pt.as_tensor(value), fixed=True)
     if numbers is not None and numbers.size > 1 and None not in alike:
         grid = Grid(
             np.asarray(numbers, dtype="float64"), smooth=is_smooth(law, mechanism, parameters)
