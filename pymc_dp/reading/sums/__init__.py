@@ -47,6 +47,8 @@ from pymc_dp.reading.sums.polynomials import (
 from pymc_dp.reading.sums.reader import Reader
 from pymc_dp.reading.sums.tables import Key, Table, Weighted, is_pure, times
 
+_MOST_SUMS = 32  # of as many statistics as there are records
+
 Affine = tuple[Coefficient, dict[ScalarVariable, Coefficient]]
 
 
@@ -179,6 +181,7 @@ def additive(
     Declined
         Naming the op that makes it something else.
     """
+    refusal: Declined | None = None
     for by_records in (True, False):
         reader, graph, back = _reader(expression, records, by_records=by_records)
         reader.ledger.apart = {v for v, rv in back.items() if rv in apart}
@@ -187,11 +190,14 @@ def additive(
             break
         except RecursionError:
             raise Declined("its graph is too deep to be read") from None
-        except Declined:
+        except Declined as reason:
             if not reader.operands.assumed:  # else there may be n statistics of n records
                 raise
+            refusal = reason
     used = set(ancestors([e for e in entries.flat if isinstance(e, Variable)]))
     sums = [(s, m) for s, m in reader.ledger.maps.items() if s in used]
+    if refusal is not None and len(sums) > _MOST_SUMS:
+        raise refusal  # as scalars, n of n would be too many to compile
     public = [(s, g) for s, g in reader.ledger.graphs.items() if s in used]
     weighted = {s: w for s, _ in sums if (w := reader.ledger.weighted.get(s)) is not None}
     vectors = _replaced([w.vector for w in weighted.values()], back)
