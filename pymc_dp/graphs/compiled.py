@@ -141,6 +141,19 @@ def from_graph(inputs: Sequence[Variable], outputs: Sequence[Variable], rng: boo
     return from_source("draw", "rng, *rest", f"inner({generators})", inner=inner)
 
 
+def arrays(names: Sequence[str]) -> str:
+    """Return the source of a tuple of arrays of these numbers, as compiled graphs take them."""
+    return f"({''.join(f'np.asarray({name}), ' for name in names)})"
+
+
+def from_numbers(inputs: Sequence[Variable], graph: Variable) -> Piece:
+    """Compile a number as a function of numbers."""
+    names = [f"a{i}" for i in range(len(inputs))]
+    inner, numpy = from_graph(inputs, [graph]), Piece(np, "numpy")
+    body = f"inner(*{arrays(names)})[0].item()"
+    return from_source("of_numbers", ", ".join(names), body, inner=inner, np=numpy)
+
+
 class Filling:
     """``f(x, data, out) -> number``, which writes a vector into `out`, as `kernels.pointers` do.
 

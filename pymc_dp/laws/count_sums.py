@@ -23,7 +23,7 @@ from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.compiled import Piece, from_graph, from_source
+from pymc_dp.graphs.compiled import Piece, from_numbers, from_source
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.graphs.registry import Registry, ability
@@ -87,11 +87,11 @@ def _noise(mechanism: Mechanism) -> NoiseOfCounts:
     mechanism = mechanism.with_parameters(*parameters)
     logp = mechanism.logp(z, y)
     names = _names("n", len(parameters))
-    center = _compiled([z, *parameters], mechanism.typical_statistic(z), ["z", *names])
-    log_noise = _compiled([z, y, *parameters], logp, ["z", "y", *names])
+    center = from_numbers([z, *parameters], mechanism.typical_statistic(z))
+    log_noise = from_numbers([z, y, *parameters], logp)
     slope = None
     if not mechanism.is_discrete:
-        slope = _compiled([z, y, *parameters], pytensor.grad(logp, z), ["z", "y", *names])
+        slope = from_numbers([z, y, *parameters], pytensor.grad(logp, z))
     pieces = [center, log_noise, *([slope] if slope else [])]
     key = None if any(piece.key is None for piece in pieces) else repr([p.key for p in pieces])
     kernel = stepwise(center.function, log_noise.function, slope and slope.function, key)
@@ -139,13 +139,6 @@ def _unless_changed(mechanism: Any, tests: list[str]) -> NoiseOfCounts:
         inner = replace(innermost, arguments=outer(innermost.arguments))
         tests = [*tests, outer(further)]
     return replace(whole, unchanged=(inner, " and ".join(tests)))
-
-
-def _compiled(inputs: list[TensorVariable], graph: TensorVariable, names: list[str]) -> Piece:
-    inner = from_graph(inputs, [graph])
-    arrays = ", ".join(f"np.asarray({name})" for name in names)
-    body = f"inner({arrays})[0].item()"
-    return from_source("of_scalars", ", ".join(names), body, inner=inner, np=Piece(np, "numpy"))
 
 
 def _names(letter: str, count: int) -> list[str]:

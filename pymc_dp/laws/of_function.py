@@ -15,7 +15,7 @@ from pytensor.scalar.basic import float64
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.compiled import Piece, from_code, from_graph
+from pymc_dp.graphs.compiled import Piece, arrays, from_graph, from_source
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.graphs.shapes import known_shape
@@ -133,20 +133,14 @@ class Root(KernelOp):
         inputs = [v.astype(w.dtype) for v, w in zip(further, self.function.further, strict=True)]
         graph = self.function.at(y, inputs)
         inner = from_graph([y, *further], [as_float(graph) + pt.zeros_like(y)])
-        make = make_roots
         names = [f"a{i}" for i in range(len(further))]
-        arrays = ", ".join(f"np.asarray({name})" for name in names)
-        of_y = from_code(
-            "of_y",
-            "y, args",
-            f"return inner(y, {', '.join(f'args[{i}]' for i in range(len(names)))})[0]",
-            inner=inner,
-        )
-        return from_code(
+        given = ", ".join(["y", *(f"args[{i}]" for i in range(len(names)))])
+        of_y = from_source("of_y", "y, args", f"inner({given})[0]", inner=inner)
+        return from_source(
             "root",
             ", ".join(["s", *names]),
-            f"return roots(s, ({arrays}{',' if names else ''}))[{int(self.last)}]",
-            roots=Piece(make(of_y.function), joined(key_of(make), of_y.key)),
+            f"roots(s, {arrays(names)})[{int(self.last)}]",
+            roots=Piece(make_roots(of_y.function), joined(key_of(make_roots), of_y.key)),
             np=Piece(np, "numpy"),
         )
 

@@ -8,10 +8,10 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.values import PLAIN_MODE, known_value, nearest_rvs
+from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws.of_function import read_function
 from pymc_dp.mechanisms.release import apart
-from pymc_dp.reading.bounds import at_start, starting_values
+from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.model import mechanism_of, release_statistic
 
 _STEPS = 17  # on the way from PyMC's start to a value that leads to the release
@@ -22,32 +22,36 @@ def start_where_possible(model: pm.Model, release: TensorVariable) -> None:
 
     A start that the user gave stays. Where no possible one is found nothing changes.
     """
-    mechanism, records = mechanism_of(release), nearest_rvs([release_statistic(release)])
-    value = known_value(model.rvs_to_values[release])
+    mechanism, value = mechanism_of(release), known_value(model.rvs_to_values[release])
     if mechanism.rates is not None or mechanism.statistic_ndim or value is None:
         return
-    if len(records) != 1 or model.rvs_to_initial_values.get(records[0]) is not None:
+    [rv, *more] = nearest_rvs([release_statistic(release)])
+    if more or rv not in model.free_RVs or rv.owner.op.ndim_supp:
         return
-    [rv] = records
-    if rv not in model.free_RVs or rv.owner.op.ndim_supp:
+    if model.rvs_to_initial_values.get(rv) is not None:
         return
+    published = pt.constant(value)
     try:
         function, further = read_function(apart(release_statistic(release)), rv)
+
+        def is_possible(x: np.ndarray) -> np.ndarray:
+            noise = mechanism.logp(published, function.at(pt.constant(x), further))
+            [density] = starting_values([pm.logp(rv, pt.constant(x)) + noise])
+            return np.isfinite(density)
+
         [own] = starting_values([rv])
+        if is_possible(own).all():  # a root may have to be compiled
+            return
+        typical = mechanism.typical_statistic(published)
+        [there] = starting_values([function.roots(typical, further)[0]])
+        share = np.linspace(0.0, 1.0, _STEPS).reshape(-1, *[1] * np.ndim(own))
+        ways = own + share * (np.where(np.isfinite(there), there, own) - own)
+        ways = np.rint(ways).astype(rv.dtype) if rv.dtype.startswith("int") else ways
+        possible = is_possible(ways)
     except Declined:
         return
-    typical = mechanism.typical_statistic(pt.constant(value))
-    [there] = starting_values([function.roots(typical, further)[0]])
-    share = np.linspace(0.0, 1.0, _STEPS).reshape(-1, *[1] * np.ndim(own))
-    ways = own + share * (np.where(np.isfinite(there), there, own) - own)
-    ways = np.rint(ways).astype(rv.dtype) if rv.dtype.startswith("int") else ways
-    x = pt.constant(ways)
-    [law] = at_start([pm.logp(rv, x)])
-    noise = mechanism.logp(pt.constant(value), function.at(x, further))
-    possible = np.isfinite((law + noise).eval(mode=PLAIN_MODE))
-    if possible[0].all() or not possible.any(axis=0).all():
-        return
-    first = np.argmax(possible, axis=0)
-    start = np.take_along_axis(ways, first[None], axis=0)[0]
-    model.rvs_to_initial_values[rv] = start
-    rv.tag.dp_started = True  # not by the user
+    if possible.any(axis=0).all():
+        first = np.argmax(possible, axis=0)
+        start = np.take_along_axis(ways, first[None], axis=0)[0]
+        model.rvs_to_initial_values[rv] = start
+        rv.tag.dp_started = True  # not by the user

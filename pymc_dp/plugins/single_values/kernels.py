@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pymc_dp.kernels import jit, part
+from pymc_dp.kernels.functions.quadrature import DROP
 
 # Nodes and weights of the rule of Kronrod with 15 points, and weights of that of Gauss with 7.
 _X = np.array([
@@ -31,7 +32,6 @@ GAUSS = np.concatenate([_G, _G[-2::-1]])
 TOLERANCE = 1e-8
 """Share of the integral by which the rules may differ in a panel."""
 _REST = 1e-16  # share of the integral that an outermost panel may add at the end
-_OUT = 37.0  # log of a value, relative to the largest, that is lost in rounding
 _STEEP = 2.0  # rise of h between the last node and the end of a panel that needs narrower ones
 _BESIDE = 1e-13  # distance from an end of a panel at which h is looked at, relative to the ends
 _MOST_PANELS, _MOST_HELD = 20_000, 200
@@ -117,8 +117,8 @@ def make_walk(density: Callable, n_slopes: int) -> Callable:
             error, integral, top = _errors(h[1:16], state[0])
             total = max(floor, state[1]) * _scale(state[0], top) + half * integral
             # A peak at an end that is too narrow for the nodes shows at the end alone.
-            hidden = (h[0] - h[1] > _STEEP and h[0] > top - _OUT) or (
-                h[16] - h[15] > _STEEP and h[16] > top - _OUT
+            hidden = (h[0] - h[1] > _STEEP and h[0] > top - DROP) or (
+                h[16] - h[15] > _STEEP and h[16] > top - DROP
             )
             # Where h is large, its last digits are more.
             allowed = (TOLERANCE + 1e-15 * abs(top)) * total if top > -math.inf else 0.0
@@ -138,7 +138,7 @@ def make_walk(density: Callable, n_slopes: int) -> Callable:
             if state[1] >= goal:
                 return low, high, goal - before
             end = h[16] if side > 0.0 else h[0]
-            if side != 0.0 and (end > state[0] - _OUT or added > _REST * max(floor, state[1])):
+            if side != 0.0 and (end > state[0] - DROP or added > _REST * max(floor, state[1])):
                 width = (8.0 if half * error <= 1e-3 * allowed else 4.0) * half
                 panels[count] = (
                     (high, high + width, side) if side > 0.0 else (low - width, low, side)

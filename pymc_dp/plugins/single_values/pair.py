@@ -14,7 +14,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import float64
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.compiled import Piece, from_code, from_graph, from_source
+from pymc_dp.graphs.compiled import Piece, arrays, from_code, from_graph, from_numbers, from_source
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.graphs.substitution import simplified
@@ -61,11 +61,6 @@ def knots(part: Part, around) -> TensorVariable:
         stacked = forward(law, stacked)
     # Beyond the support there is nothing to meet.
     return pt.switch(pt.isnan(stacked) | pt.isinf(stacked), stacked[0], stacked)
-
-
-def arrays(names: list[str]) -> str:
-    """Return the source of a tuple of arrays, as compiled graphs take numbers."""
-    return f"({', '.join(f'np.asarray({name})' for name in names)},)"
 
 
 class Marginal(KernelOp):
@@ -261,7 +256,7 @@ def compiled_draw(law: Any, mechanism: Mechanism) -> Piece:
         if part.is_atom:
             value = part.clipped(part.law)
             for name, graph in ((f"mass{k}", noise.logp(given[0], value)), (f"draw{k}", value)):
-                pieces[name] = of_scalars([*given, *theta], graph)
+                pieces[name] = from_numbers([*given, *theta], as_float(graph))
             draws.append(f"draw{k}({', '.join(names)})")
         else:
             op = marginal(law, k, mechanism, len(theta), len(places(noise, given[0])))
@@ -269,7 +264,7 @@ def compiled_draw(law: Any, mechanism: Mechanism) -> Piece:
             draws.append(f"draw{k}(rng, {', '.join(names)})")
         masses.append(f"mass{k}({', '.join(names)})")
         share = pt.constant(1.0) if part.share is None else part.share
-        pieces[f"share{k}"] = of_scalars([*given, *theta], share)
+        pieces[f"share{k}"] = from_numbers([*given, *theta], as_float(share))
     code = "chosen = 0\n"
     if len(parts) > 1:
         shares = ", ".join(f"share{k}({', '.join(names)})" for k in range(len(parts)))
@@ -279,14 +274,6 @@ def compiled_draw(law: Any, mechanism: Mechanism) -> Piece:
     cut = len(given)
     arguments = ", ".join(["rng", *names[:cut], "lo", "hi", *names[cut:]])
     return from_code("draw", arguments, code + "return np.nan", **pieces)
-
-
-def of_scalars(inputs: list[TensorVariable], graph: TensorVariable) -> Piece:
-    """Compile a number as a function of numbers."""
-    names = [f"a{i}" for i in range(len(inputs))]
-    inner = from_graph(inputs, [as_float(graph)])
-    body = f"inner({', '.join(f'np.asarray({name})' for name in names)})[0].item()"
-    return from_source("number", ", ".join(names), body, inner=inner, np=Piece(np, "numpy"))
 
 
 class GeneralPair(Pair):
