@@ -38,7 +38,7 @@ def differ(found, truth, normalised=False):
         return True
     if known.sum() < 2 - normalised:
         return None
-    change, error = (own - values)[known], np.hypot(errors, own_errors)[known]
+    change, error = own[known] - values[known], np.hypot(errors, own_errors)[known]
     if not normalised:
         change, error = change - change[0], np.hypot(error, error[0])
     return bool(np.any(np.abs(change) > SIGMAS * error + 1e-6))
