@@ -24,6 +24,7 @@ from pymc_dp.laws.possible_starts import start_where_possible
 from pymc_dp.mechanisms.alignment import placed
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.checks import by_which_rule, check_attainable, is_published
+from pymc_dp.mechanisms.ratios import divided
 from pymc_dp.mechanisms.release import (
     FeasibleMoments,
     FeasibleRegression,
@@ -155,6 +156,7 @@ def PrivateObservation(
     except ValueError as error:
         raise ValueError(f"{name!r}: {error}") from None
 
+    statistic, mechanism = divided(name, statistic, mechanism, model)
     unnamed = [rv for rv in nearest_rvs([statistic]) if rv not in model.named_vars.values()]
     of_each = len(unnamed) == 1 and known_shape(unnamed[0]) == known_shape(statistic)
     if unnamed and unnamed == nearest_rvs([statistic]) and (statistic in unnamed or of_each):

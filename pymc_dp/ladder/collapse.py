@@ -347,6 +347,7 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
     model = reading.model
     gone = {rv.name for rv in records}
     gone |= {d.name for d in dropped_deterministics(reading)} if records else set()
+    gone -= {old.name for old in total.replaced}
     gone |= total.dropped
     fgraph, memo = fgraph_from_model(without_starts(model))
     named = {v.name: v for v in fgraph.outputs}

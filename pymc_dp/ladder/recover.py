@@ -105,7 +105,7 @@ def _recovered(reading: Reading, posterior: xr.Dataset, rng) -> dict[str, Any]:
         if isinstance(rv.owner.op, IntegratedReleaseRV):
             is_integrated, names = True, rv.owner.op.law.names
             if not names or not set(names) <= set(posterior):
-                statistics |= _drawn(model, rv, model.rvs_to_values[rv], posterior, rng)
+                statistics |= _drawn(model, rv, rv, posterior, rng)
     for group in integrable(reading) if privatized(reading) else []:
         is_integrated, law, jointly = True, None, None
         with suppress(Declined, ValueError):  # `change` tries the laws of last resort, too
@@ -131,7 +131,7 @@ def _recovered(reading: Reading, posterior: xr.Dataset, rng) -> dict[str, Any]:
         for release, rv in changes.replaced.items():
             rv.name = release.name
             if not set(rv.owner.op.law.names) & set(posterior):
-                statistics |= _drawn(model, rv, model.rvs_to_values[release], posterior, rng)
+                statistics |= _drawn(model, rv, release, posterior, rng)
     if not is_integrated:
         raise ValueError(
             "nothing was integrated out of this model: there is nothing to recover, all of its "
@@ -140,8 +140,9 @@ def _recovered(reading: Reading, posterior: xr.Dataset, rng) -> dict[str, Any]:
     return statistics
 
 
-def _drawn(model: pm.Model, rv, value, posterior: xr.Dataset, rng) -> dict[str, xr.DataArray]:
+def _drawn(model: pm.Model, rv, release, posterior: xr.Dataset, rng) -> dict[str, xr.DataArray]:
     """Draw statistics that were integrated out of a release, with dims and coords of the model."""
+    value = release if release in model.free_RVs else model.rvs_to_values[release]
     drawn = rv.owner.op.law.recovered(rv, value, posterior, rng)
     return {name: _labelled(model, rv, name, drawn[name][1]) for name in drawn}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import float64
 from pytensor.tensor.elemwise import Elemwise
@@ -24,6 +25,7 @@ from pymc_dp.graphs.values import PLAIN_MODE, depends_on, known_value, nearest_r
 from pymc_dp.kernels import joined, key_of
 from pymc_dp.kernels.functions.roots import make_roots
 from pymc_dp.mechanisms.arguments import as_float
+from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 
 
@@ -53,18 +55,23 @@ class Function:
 
     def roots(self, value: TensorVariable, further) -> list[TensorVariable]:
         """Return the least and the largest x, as far as they are found, that have a value."""
-        if self.slope is None:
+        slope = self.slope_at(further)
+        if slope is None:
             return [Root(self, last).on(value, *further) for last in (False, True)]
-        of_zero = as_float(self.at(pt.zeros(()), further))
+        return [(value - as_float(self.at(pt.zeros(()), further))) / slope]
+
+    def slope_at(self, further) -> TensorVariable | None:
+        """Return the slope of an affine function at arrays."""
         given = dict(zip(self.further, further, strict=True))
-        slope = clone_replace(self.slope, given, rebuild_strict=False) if given else self.slope
-        return [(value - of_zero) / slope]
+        if self.slope is None or not given:
+            return self.slope
+        return vectorize_graph(self.slope, given)
 
 
 def read_function(
-    statistic: TensorVariable, rv: TensorVariable
+    statistic: TensorVariable, rv: TensorVariable, given: Sequence[TensorVariable] = ()
 ) -> tuple[Function, list[TensorVariable]]:
-    """Read a statistic whose entries are of one entry of `rv` each.
+    """Read a statistic whose entries are of one entry of `rv` each, and of other variables `given`.
 
     Returns
     -------
@@ -88,7 +95,7 @@ def read_function(
             number = known_value(v, fixed=True)
             if number is not None and number.size == 1:
                 return pt.constant(number.ravel()[0], dtype=v.dtype)
-            if nearest_rvs([v]):
+            if not {*nearest_rvs([v])} <= {*given}:
                 raise Declined
             return further.setdefault(v, pt.scalar(dtype=v.dtype))
         node = v.owner
@@ -203,6 +210,10 @@ class OfFunction(PostProcessed):
         """See `ReleaseLaw.log_interval`."""
         return self.inner.log_interval(lower, upper, self._of(as_float(statistic)))
 
+    def support_point(self, statistic):
+        """See `ReleaseLaw.support_point`."""
+        return self.inner.support_point(self._of(statistic))
+
     def typical_statistic(self, value):
         """See `Mechanism.typical_statistic`."""
         typical = self.inner.typical_statistic(value)
@@ -212,3 +223,19 @@ class OfFunction(PostProcessed):
         """See `Mechanism.kinks`: where the function has these values."""
         points = [*(self.inner.kinks(value) or [self.inner.typical_statistic(value)])]
         return [root for p in points for root in self.function.roots(p, self._further)]
+
+
+def plain(mechanism: Mechanism, value) -> tuple[Mechanism, TensorVariable, TensorVariable | float]:
+    """Return additive noise of an affine function of x as noise of x.
+
+    The value changes with it. The last item is log of the slope, which the log density loses.
+    """
+    if isinstance(mechanism, OfFunction) and has_continuous_rates(mechanism.inner):
+        function, further = mechanism.function, mechanism._further
+        if (slope := function.slope_at(further)) is not None:
+            scale = abs(slope)
+            noise = mechanism.inner.with_parameters(
+                *(p / scale for p in mechanism.inner.parameters)
+            )
+            return noise, function.roots(as_float(value), further)[0], pt.log(scale)
+    return mechanism, value, 0.0

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.distribution import support_point
+from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined, about
@@ -19,7 +21,7 @@ from pymc_dp.laws.counted import read_law
 from pymc_dp.laws.integrated import Integrated, confidential, in_results, integrated_release
 from pymc_dp.laws.mean_variance import mean_variance
 from pymc_dp.laws.mixture import split_by
-from pymc_dp.laws.of_function import OfFunction, read_function
+from pymc_dp.laws.of_function import OfFunction, plain, read_function
 from pymc_dp.mechanisms.base import has_continuous_rates
 
 if TYPE_CHECKING:
@@ -95,23 +97,32 @@ class Independent(Integrated):
         return {"quadrature" if self.statistic.slow else closed_form: entries}
 
     def standardised(self, value, mechanism):
-        """Return the mechanism and the value of the release of the statistic itself."""
+        """Return mechanism and value of the release of the statistic itself, and log of a slope."""
         factor = np.asarray(self.statistic.factor)
         scaled = mechanism.with_parameters(*(p / abs(factor) for p in mechanism.parameters))
-        return scaled, (value - np.asarray(self.statistic.constant)) / factor
+        noise, z, log_slope = plain(scaled, (value - np.asarray(self.statistic.constant)) / factor)
+        return noise, z, log_slope + np.log(abs(factor))
+
+    def support_point(self, rv, *parameters):
+        """See `Integrated.support_point`."""
+        mechanism, _ = rv.owner.op.split(rv.owner.inputs)
+        _, drawn = self.draw(pt.random.shared_rng(seed=None), *parameters)
+        points = {v: support_point(v) for v in nearest_rvs([drawn])}
+        [statistic] = graph_replace([drawn], points)
+        return pt.broadcast_to(mechanism.support_point(statistic), rv.shape)
 
     def logp(self, value, mechanism, *parameters):
         """See `Integrated.logp`."""
         statistic = self.statistic
-        noise, z = self.standardised(value, mechanism)
+        noise, z, log_slope = self.standardised(value, mechanism)
         term = find_pair(statistic.law, noise).log_marginal(noise, z, *parameters)
         if np.any(statistic.empty):
             term = pt.switch(np.asarray(statistic.empty), noise.logp(z, 0.0), term)
-        return term - np.log(abs(np.asarray(statistic.factor)))
+        return term - log_slope
 
     def drawn(self, value, mechanism, parameters, posterior, rng) -> np.ndarray:
         """Draw the statistic given its release, at each posterior draw."""
-        noise, z = self.standardised(value, mechanism)
+        noise, z, _ = self.standardised(value, mechanism)
         pair = find_pair(self.statistic.law, noise)
         columns = z, *noise.parameters, -np.inf, np.inf, *pair.parameters(*parameters)
         drawn = draw_by_pair(pair, columns, known_shape(value), posterior, rng)
@@ -289,7 +300,7 @@ def independent_release(
     statistic: OneValue, parameters: Sequence[TensorVariable], mechanism: Mechanism
 ) -> TensorVariable:
     """Build the release of a statistic, with the parameters of its law."""
-    statistic = replace(statistic, slow=find_pair(statistic.law, mechanism).slow)
+    statistic = replace(statistic, slow=find_pair(statistic.law, plain(mechanism, 0.0)[0]).slow)
     return integrated_release(Independent(statistic), mechanism, *parameters)
 
 
@@ -304,7 +315,7 @@ def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name
             function, further = read_function(statistic, rv)
             statistic, mechanism = rv, OfFunction(mechanism, function, tuple(further))
         law, parameters = read_law(statistic)
-        require_pair(law, mechanism, parameters)
+        require_pair(law, plain(mechanism, 0.0)[0], parameters)
     except NotImplementedError as error:
         raise Declined(
             f"{name!r}: {error}. Register the confidential value with the model instead "

@@ -29,7 +29,7 @@ from pymc_dp.graphs.shapes import of_nothing
 from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.reading.groups import Records, is_channel, record_groups
-from pymc_dp.reading.model import Reading, release_statistic, releases_of
+from pymc_dp.reading.model import Reading, mechanism_of, release_statistic, releases_of
 from pymc_dp.reading.record_lengths import size_of
 from pymc_dp.reading.record_sums import RecordSumsRV
 
@@ -159,6 +159,7 @@ class Facts:
     released : whether any record is part of a release.
     answers : whether answers of each record are released, each changed at random.
     selection : whether a release is made of all entries of its statistic together.
+    divided : whether a noisy number divides a release, and its noise.
     """
 
     laws: tuple[Op, ...]
@@ -168,6 +169,7 @@ class Facts:
     released: bool
     answers: bool
     selection: bool
+    divided: bool
 
 
 _WORDS = {  # of each fact, where it holds and where it does not
@@ -177,6 +179,7 @@ _WORDS = {  # of each fact, where it holds and where it does not
     "released": ("that are released", "that no release is of"),
     "answers": ("answers changed at random", "no such answers"),
     "selection": ("behind a selection", ""),
+    "divided": ("behind a ratio of noisy numbers", ""),
 }
 
 
@@ -187,7 +190,7 @@ class Takes:
     ----------
     laws : classes of the records' laws, or a function dispatched on them that has to know each.
     wanted : facts by name, each what it has to be; None where both will do, as it is for facts that
-        are not stated. Without a word on it no release is a selection.
+        are not stated. Without a word on it no release is a selection, or a ratio.
     """
 
     def __init__(
@@ -196,7 +199,7 @@ class Takes:
         **wanted: bool | None,
     ):
         self.laws = laws
-        self.wanted: dict[str, bool | None] = {"selection": False, **wanted}
+        self.wanted: dict[str, bool | None] = {"selection": False, "divided": False, **wanted}
 
     def match(self, facts: Facts) -> bool:
         """Whether the records are those that the law is for."""
@@ -269,6 +272,7 @@ def facts_of(reading: Reading, group: Records) -> Facts:
         released=bounded or len(of_none) < len(statistics),
         answers=any(map(is_channel, released)),
         selection=any(map(_is_selection, released)),
+        divided=any(nearest_rvs(mechanism_of(release).parameters) for release in released),
     )
 
 

@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import TrueDiv
 from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
@@ -49,7 +50,7 @@ def as_parameter(value: Any, *, mechanism: str, name: str) -> TensorVariable:
     ):
         tensor = pt.as_tensor_variable(value)
         random = _random_variable_of(tensor)
-        if random is not None:
+        if random is not None and not _is_divided(tensor):
             raise TypeError(
                 f"{mechanism}: {name} depends on the random variable {random}. The noise of a "
                 "release is public and known, never estimated: pass the number that the curator "
@@ -241,6 +242,14 @@ def probability_rows(name: str, value: ArrayLike, of: str, *, least: int) -> np.
     matrix /= np.where(np.abs(total - 1.0) < 1e-12, 1.0, total)  # the same when it is read back
     matrix.flags.writeable = False
     return matrix
+
+
+def _is_divided(tensor: Variable) -> bool:
+    """Whether a known number is divided: `PrivateObservation` judges what it is divided by."""
+    op = None if tensor.owner is None else tensor.owner.op
+    return isinstance(getattr(op, "scalar_op", None), TrueDiv) and (
+        _random_variable_of(tensor.owner.inputs[0]) is None
+    )
 
 
 def _random_variable_of(tensor: Variable) -> str | None:

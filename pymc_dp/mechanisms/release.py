@@ -15,7 +15,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor.rewriting.basic import register_specialize
 
-from pymc_dp.graphs.values import depends_on
+from pymc_dp.graphs.values import depends_on, nearest_rvs
 
 if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
@@ -174,7 +174,7 @@ def release_rv(
 ) -> TensorVariable:
     """Build the random variable of a release (not registered with any model)."""
     statistic = apart(pt.as_tensor(statistic)).astype(pytensor.config.floatX)
-    if mechanism.statistic_ndim:
+    if mechanism.statistic_ndim or nearest_rvs(mechanism.parameters):
         statistic = Together()(statistic)
     inputs: Sequence = [
         pt.random.shared_rng(seed=None),

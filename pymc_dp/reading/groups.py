@@ -174,7 +174,9 @@ def _mixed(model: pm.Model, groups: list[Records]) -> list[Records]:
         statistic = release_statistic(release)
         released = [g for g in groups if any(depends_on(statistic, rv) for rv in g.records)]
         members = [rv for g in released for rv in g.records]
-        if len(released) > 1 and not any(has_parent(rv, v) for rv in members for v in members):
+        divided = nearest_rvs(mechanism_of(release).parameters)
+        apart = not any(has_parent(rv, v) for rv in members for v in members)
+        if len(released) > 1 and (divided or apart):
             joined = Records(tuple(rv for rv in model.free_RVs if rv in members), 0, ())
             return _mixed(model, [*(g for g in groups if g not in released), joined])
     return groups

@@ -206,6 +206,13 @@ def mechanism_of(release: TensorVariable) -> Mechanism:
     return release.owner.op.split(release.owner.inputs)[0]
 
 
+@once
+def behind_ratios(reading: Reading) -> set[TensorVariable]:
+    """Return the variables of releases whose noise depends on them, see `mechanisms.ratios`."""
+    ratios = [r for r in releases(reading.model) if nearest_rvs(mechanism_of(r).parameters)]
+    return {*nearest_rvs([v for r in ratios for v in r.owner.inputs])}
+
+
 def privatized_variables(model: pm.Model) -> list[TensorVariable]:
     """Return the vectors of records that feed some release; see `privatized`."""
     feeding = nearest_rvs([release_statistic(r) for r in releases(model)])

@@ -20,7 +20,7 @@ from pymc_dp.graphs.stages import stage
 from pymc_dp.graphs.values import is_itself, nearest_rvs
 from pymc_dp.reading.checks import leaves_gaps
 from pymc_dp.reading.frozen import as_model
-from pymc_dp.reading.model import Reading, release_statistic, releases, releases_of
+from pymc_dp.reading.model import Reading, behind_ratios, release_statistic, releases, releases_of
 from pymc_dp.step_methods.cells import CellGibbs
 from pymc_dp.step_methods.conjugate import ConjugateGibbs
 from pymc_dp.step_methods.counts import CountGibbs, check_count
@@ -64,7 +64,8 @@ def register_steps() -> None:
 
 def claimed_steps(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
     """Return steps with the variables of each instance, in the order in which they are drawn."""
-    left, claimed = list(reading.model.free_RVs), []
+    left = [rv for rv in reading.model.free_RVs if rv not in behind_ratios(reading)]
+    claimed: list[tuple[Any, list[TensorVariable]]] = []
     for step in STEPS:
         groups = step.claims(reading, left)
         torn = {rv for group in groups for rv in group if not _mates(reading, rv) <= {*group}}

@@ -26,7 +26,7 @@ from pymc_dp.graphs.values import nearest_rvs, public_data
 from pymc_dp.kernels.deferred import deferring
 from pymc_dp.reading.checks import takes_whole
 from pymc_dp.reading.kept import made_once
-from pymc_dp.reading.model import Reading, mechanism_of, release_statistic
+from pymc_dp.reading.model import Reading, behind_ratios, mechanism_of, release_statistic
 
 
 class PointFunction(NamedTuple):
@@ -160,7 +160,13 @@ class DPStep(BlockedStep):
         self.rng = get_random_generator(rng)
         self.model_rvs = [model.values_to_rvs[v] for v in self.vars]
         self._held: list[tuple[str, str, Callable[[], np.ndarray], np.ndarray]] = []
-        self._prepare(Reading(model), initial_point)
+        reading = Reading(model)
+        for rv in behind_ratios(reading) & {*self.model_rvs}:
+            raise ValueError(
+                f"{type(self).__name__} cannot update {rv.name!r}: a release of it is divided by a "
+                f"noisy number, and so is its noise. Call dp.sample without step="
+            )
+        self._prepare(reading, initial_point)
         del self.model_rvs  # only needed to prepare; keeps the pickled step small
 
     def _prepare(self, reading: Reading, initial_point) -> None:

@@ -14,12 +14,12 @@ from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.shapes import lengths
 from pymc_dp.graphs.values import known_value
 from pymc_dp.laws import require_pair
-from pymc_dp.laws.of_function import OfFunction, read_function
+from pymc_dp.laws.of_function import OfFunction, plain, read_function
 from pymc_dp.laws.one_value import OneValue, independent_release
 from pymc_dp.laws.parts import law_of_record
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.mechanisms.release import apart
-from pymc_dp.plugins.single_values.pair import log_marginal, marginal_at
+from pymc_dp.plugins.single_values.pair import GeneralPair, log_marginal, marginal_at
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.model import Reading, mechanism_of, release_statistic, releases_of
@@ -59,22 +59,22 @@ class OneByOne(SumLaw):
             law, parameters = law_of_record(rv)
             parameters = [pt.broadcast_to(p, lengths(release)) for p in parameters]
             of_value = OfFunction(mechanism, function, tuple(further))
-            require_pair(law, of_value, parameters)
+            value = known_value(self.reading.model.rvs_to_values[release], fixed=True)
+            is_published = release in self.reading.model.observed_RVs and value is not None
+            noise, z, _ = plain(of_value, pt.constant(value if is_published else 0.0))
+            pair = require_pair(law, noise, parameters)
             one = OneValue(str(rv.name), law, len(parameters))
             new = independent_release(one, parameters, of_value)
-            value = known_value(self.reading.model.rvs_to_values[release], fixed=True)
             trials: list[Callable[[], None]] = []
-            if release in self.reading.model.observed_RVs and value is not None:
-                trials.append(
-                    about(f"the release {release.name!r}")(
-                        partial(_try, law, of_value, np.asarray(value), parameters)
-                    )
-                )
+            if is_published and isinstance(pair, GeneralPair):
+                trial = partial(_try, law, noise, z, parameters)
+                trials.append(about(f"the release {release.name!r}")(trial))
             return Change(replaced={release: new}, trials=trials)
 
 
-def _try(law, mechanism, value: np.ndarray, parameters) -> None:
+def _try(law, mechanism, released: TensorVariable, parameters) -> None:
     """Decline a density that has no value at the start, or is not smooth between releases."""
+    [value] = starting_values([released])
     density = log_marginal(law, mechanism, pt.constant(value), *parameters)
     [at_start] = starting_values([density])
     if np.isnan(at_start).any():

@@ -66,30 +66,38 @@ def knots(part: Part, around) -> TensorVariable:
 class Marginal(KernelOp):
     """Log of the integral of a part of a law times the noise.
 
-    Inputs are the release, the parameters of the mechanism, `places`, and the parameters of the
-    law.
+    Inputs are `places`, the release, the parameters of the mechanism, and those of the law. With
+    `moving`, release and noise depend on other variables of a model, and there are slopes for them.
     """
 
     nin = 0
 
     def __init__(
-        self, law: Any, number: int, mechanism: Mechanism, n_parameters: int, n_places: int
+        self,
+        law: Any,
+        number: int,
+        mechanism: Mechanism,
+        n_parameters: int,
+        n_places: int,
+        moving: bool,
     ):
         self.law, self.number = law, number
         self.mechanism, self.n_parameters, self.n_places = mechanism, n_parameters, n_places
+        self.moving = moving
         z, *noise = self.given = [
             pt.scalar(dtype="float64") for _ in range(1 + len(mechanism.parameters))
         ]
         self.z, self.noise = z, mechanism.with_parameters(*noise)
-        self.fixed = len(self.given) + self.n_places
-        self.nin = self.fixed + n_parameters
-        self.nout = 1 + n_parameters
+        self.nin = n_places + len(self.given) + n_parameters
+        self.fixed = n_places + (0 if moving else len(self.given))
+        self.nout = 1 + self.nin - self.fixed
         super().__init__(name=f"{type(mechanism).__name__}_marginal")
         self.output_types_preference = lambda *_: [float64] * self.nout
 
     def __reduce__(self):
         """Pickle what it was made of: other processes cannot load compiled code."""
-        return Marginal, (self.law, self.number, self.mechanism, self.n_parameters, self.n_places)
+        counts = self.n_parameters, self.n_places, self.moving
+        return Marginal, (self.law, self.number, self.mechanism, *counts)
 
     def __eq__(self, other):
         """Compare by identity: the code need not be compiled for it."""
@@ -111,13 +119,13 @@ class Marginal(KernelOp):
 
     @cached_property
     def _integral(self) -> Piece:
-        walk, n = self.walk(slopes=True), self.n_parameters
+        walk, n = self.walk(slopes=True), self.nout - 1
         make = kernels.make_integral
         integral = Piece(make(walk.function, n), joined(key_of(make), walk.key, n))
         given, around, theta = self._names()
         return from_code(
             "marginal",
-            ", ".join([*given, *around, *theta]),
+            ", ".join([*around, *given, *theta]),
             f"args = {arrays([*given, *theta])}\n"
             f"value, slopes = integral(knots({arrays(around)}, args), args)\n"
             f"return ({', '.join(['value', *(f'slopes[{j}]' for j in range(n))])},)",
@@ -159,7 +167,7 @@ class Marginal(KernelOp):
 
     def walk(self, *, slopes: bool) -> Piece:
         """Compile the walk over the values."""
-        density, n = self.density(slopes=slopes), self.n_parameters if slopes else 0
+        density, n = self.density(slopes=slopes), self.nout - 1 if slopes else 0
         make = kernels.make_sum if is_whole(self.part()) else kernels.make_walk
         return Piece(make(density.function, n), joined(key_of(make), density.key, n))
 
@@ -185,7 +193,7 @@ class Marginal(KernelOp):
         y = pt.vector("y", dtype="float64")
         h = log_integrand(self.part(), self.noise, self.z, y) + pt.zeros_like(y)
         rows, used = [h], set(ancestors([h]))
-        for theta in self.theta if slopes else []:
+        for theta in [*(self.given if self.moving else []), *self.theta] if slopes else []:
             of_theta = theta in used
             rows.append(
                 pushforward(h, theta, pt.ones_like(theta)) if of_theta else pt.zeros_like(y)
@@ -208,13 +216,15 @@ _MADE: dict[Any, Marginal] = {}
 _MOST_MADE = 64
 
 
-def marginal(law: Any, number: int, mechanism: Mechanism, *counts: int) -> Marginal:
+def marginal(
+    law: Any, number: int, mechanism: Mechanism, n_parameters: int, n_places: int, *, moving=False
+) -> Marginal:
     """Return the marginal of a part of a law, made once: a gradient shares its evaluation."""
-    key = law, number, kind(mechanism), counts
+    key = law, number, kind(mechanism), n_parameters, n_places, moving
     if key not in _MADE:
         if len(_MADE) >= _MOST_MADE:
             _MADE.clear()
-        _MADE[key] = Marginal(law, number, mechanism, *counts)
+        _MADE[key] = Marginal(law, number, mechanism, n_parameters, n_places, moving)
     return _MADE[key]
 
 
@@ -341,13 +351,15 @@ def is_smooth(law: Any, mechanism: Mechanism, parameters) -> bool:
 def marginal_at(law: Any, mechanism: Mechanism, value, theta) -> TensorVariable:
     """Return the log marginal density at each value, by integrals and sums."""
     terms = []
+    moving = any(known_value(pt.as_tensor(v)) is None for v in (value, *mechanism.parameters))
     for number, part in enumerate(parts_of(law, theta)):
         if part.is_atom:
             term = mechanism.logp(value, part.clipped(part.law))
         else:
             around = places(mechanism, value)
-            op = marginal(law, number, mechanism, len(theta), len(around))
-            term = op.on(value, *mechanism.parameters, *around, *theta)
+            counts = len(theta), len(around)
+            op = marginal(law, number, mechanism, *counts, moving=moving)
+            term = op.on(*around, value, *mechanism.parameters, *theta)
         terms.append(term if part.share is None else pt.log(part.share) + term)
     if len(terms) == 1:
         return terms[0]
