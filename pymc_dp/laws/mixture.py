@@ -10,6 +10,7 @@ from itertools import islice
 import pytensor.tensor as pt
 
 from pymc_dp.graphs.compiled import Piece, from_source
+from pymc_dp.graphs.declined import Declined
 from pymc_dp.kernels import key_of, njit
 from pymc_dp.laws import VALUE_LAWS, Pair, find_pair
 from pymc_dp.laws.count_sums import COUNT_LAWS, CountSum, count_draw, noise_of
@@ -77,6 +78,8 @@ def choose(rng, weights, log_sums):
 
 def mixture_pair(law: MixtureLaw, mechanism: Mechanism) -> Pair:
     """Build the pair of a mixture and a mechanism from the pairs of the components."""
+    if any(type(component) not in COUNT_LAWS for component in law.components):
+        raise Declined
     pairs = [find_pair(component, mechanism, closed=True) for component in law.components]
 
     def log_marginal(mechanism, value, *parameters):

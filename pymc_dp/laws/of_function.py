@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import float64
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.compiled import Piece, arrays, from_graph, from_source
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.ops import KernelOp
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.substitution import simplified
 from pymc_dp.graphs.values import PLAIN_MODE, depends_on, known_value, nearest_rvs
-from pymc_dp.kernels import joined, key_of
-from pymc_dp.kernels.functions.roots import make_roots
+from pymc_dp.laws.inverse import jumps, solved
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
 from pymc_dp.mechanisms.postprocessed import PostProcessed
@@ -45,6 +40,8 @@ class Function:
     @cached_property
     def slope(self) -> TensorVariable | None:
         """The slope of an affine function, in terms of `further`; None for others."""
+        if jumps(self.graph):
+            return None
         x = pt.scalar(dtype="float64")
         try:
             value = as_float(self.at(x, self.further))
@@ -54,10 +51,12 @@ class Function:
         return None if x in ancestors([slope]) else slope
 
     def roots(self, value: TensorVariable, further) -> list[TensorVariable]:
-        """Return the least and the largest x, as far as they are found, that have a value."""
+        """Return where the function has a value, NaN where it has none; see `solved`."""
         slope = self.slope_at(further)
         if slope is None:
-            return [Root(self, last).on(value, *further) for last in (False, True)]
+            level = pt.scalar(dtype="float64")
+            given = dict(zip((level, *self.further), (as_float(value), *further), strict=True))
+            return [vectorize_graph(x, given) for x in solved(self.graph, self.x, level)]
         return [(value - as_float(self.at(pt.zeros(()), further))) / slope]
 
     def slope_at(self, further) -> TensorVariable | None:
@@ -107,59 +106,6 @@ def read_function(
 
     graph = read(statistic)
     return Function(x, tuple(further.values()), graph), list(further)
-
-
-class Root(KernelOp):
-    """The least x, or the largest (`last`), where a function has a value, as far as it is found."""
-
-    nin = 0
-
-    def __init__(self, function: Function, last: bool):
-        self.function, self.last = function, last
-        self.nin = self.fixed = 1 + len(function.further)
-        self.nout = 1
-        super().__init__(name="root")
-        self.output_types_preference = lambda *_: [float64]
-
-    def __reduce__(self):
-        """Pickle the graph: other processes cannot load compiled code."""
-        return Root, (self.function, self.last)
-
-    def __eq__(self, other):
-        """Compare by identity."""
-        return self is other
-
-    def __hash__(self):
-        """Hash by identity."""
-        return id(self)
-
-    @cached_property
-    def _made(self) -> Piece:
-        further = [pt.scalar(dtype="float64") for _ in self.function.further]
-        y = pt.vector("y", dtype="float64")
-        inputs = [v.astype(w.dtype) for v, w in zip(further, self.function.further, strict=True)]
-        graph = self.function.at(y, inputs)
-        inner = from_graph([y, *further], [as_float(graph) + pt.zeros_like(y)])
-        names = [f"a{i}" for i in range(len(further))]
-        given = ", ".join(["y", *(f"args[{i}]" for i in range(len(names)))])
-        of_y = from_source("of_y", "y, args", f"inner({given})[0]", inner=inner)
-        return from_source(
-            "root",
-            ", ".join(["s", *names]),
-            f"roots(s, {arrays(names)})[{int(self.last)}]",
-            roots=Piece(make_roots(of_y.function), joined(key_of(make_roots), of_y.key)),
-            np=Piece(np, "numpy"),
-        )
-
-    @property
-    def kernel(self) -> Any:  # type: ignore[override]
-        """The compiled search."""
-        return self._made.function
-
-    @property
-    def key(self) -> str | None:
-        """See `KernelOp.key`."""
-        return self._made.key
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -217,7 +163,10 @@ class OfFunction(PostProcessed):
     def typical_statistic(self, value):
         """See `Mechanism.typical_statistic`."""
         typical = self.inner.typical_statistic(value)
-        return self.function.roots(typical, self._further)[0]
+        first, *others = self.function.roots(as_float(typical), self._further)
+        for x in others:
+            first = pt.switch(pt.isnan(first) | pt.isinf(first), x, first)
+        return first
 
     def kinks(self, value):
         """See `Mechanism.kinks`: where the function has these values."""

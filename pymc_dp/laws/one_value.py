@@ -14,7 +14,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_dp.graphs.declined import Declined, about
-from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.shapes import known_shape, lengths
 from pymc_dp.graphs.values import is_random, nearest_rvs
 from pymc_dp.laws import draw_by_pair, find_pair, law_names, require_pair
 from pymc_dp.laws.counted import read_law
@@ -22,6 +22,7 @@ from pymc_dp.laws.integrated import Integrated, confidential, in_results, integr
 from pymc_dp.laws.mean_variance import mean_variance
 from pymc_dp.laws.mixture import split_by
 from pymc_dp.laws.of_function import OfFunction, plain, read_function
+from pymc_dp.laws.parts import law_of_record
 from pymc_dp.mechanisms.base import has_continuous_rates
 
 if TYPE_CHECKING:
@@ -314,7 +315,11 @@ def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name
             [rv] = nearest_rvs([statistic])
             function, further = read_function(statistic, rv)
             statistic, mechanism = rv, OfFunction(mechanism, function, tuple(further))
-        law, parameters = read_law(statistic)
+        try:
+            law, parameters = read_law(statistic)
+        except Declined:
+            law, parameters = law_of_record(statistic, truncated=True)
+            parameters = [pt.broadcast_to(p, lengths(statistic)) for p in parameters]
         require_pair(law, plain(mechanism, 0.0)[0], parameters)
     except NotImplementedError as error:
         raise Declined(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.censored import CensoredRV
+from pymc.distributions.continuous import TruncatedNormalRV
 from pymc.distributions.distribution import DiracDeltaRV, SymbolicRandomVariable
 from pymc.distributions.mixture import _BaseMixtureRV
 from pymc.distributions.truncated import TruncatedRV
 from pytensor.graph.replace import vectorize_graph
-from pytensor.tensor.random.basic import CategoricalRV
+from pytensor.tensor.random.basic import CategoricalRV, normal
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
@@ -20,7 +24,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import known_value
 from pymc_dp.laws.count_sums import Atom
-from pymc_dp.laws.counted import mixture_of
+from pymc_dp.laws.counted import _read, mixture_of
 from pymc_dp.laws.mixture import MixtureLaw
 
 
@@ -52,11 +56,23 @@ class CensoredLaw:
 
 @dataclass(frozen=True)
 class TruncatedLaw:
-    """A law of counts that is cut to an interval between whole numbers."""
+    """A law that is cut to an interval, of counts between whole numbers."""
 
     law: RandomVariable
     lower: float
     upper: float
+
+    def __call__(self, *parameters, rng, size=None, return_next_rng=True):
+        """Return the next generator and a draw."""
+        _, base = self.law(*parameters, rng=rng, size=size, return_next_rng=True)
+        ends = (None if np.isinf(end) else end for end in (self.lower, self.upper))
+        # Its shape must not be that of `base`, which then were drawn by the same generator.
+        size = pt.broadcast_shape(*parameters) if size is None else size
+        node = pm.Truncated.dist(base, *ends, size=size).owner
+        inputs = [rng if isinstance(i.type, RandomType) else i for i in node.inputs]
+        outputs = node.op.make_node(*inputs).outputs
+        following, drawn = sorted(outputs, key=lambda v: not isinstance(v.type, RandomType))
+        return following, drawn
 
 
 class Part(NamedTuple):
@@ -80,6 +96,15 @@ class Part(NamedTuple):
         """Whether the part is a single number."""
         op = self.law.owner and self.law.owner.op
         return not isinstance(op, RandomVariable | SymbolicRandomVariable)
+
+    def truncated(self) -> Part:
+        """Return the part with a law that is truncated itself."""
+        if self.cut is None:
+            return self
+        node = self.law.owner
+        law = TruncatedLaw(node.op, *self.cut)
+        variable = law(*node.op.dist_params(node), rng=node.inputs[0])[1]
+        return self._replace(law=variable, cut=None)
 
     def clipped(self, x: TensorVariable) -> TensorVariable:
         """Return records for draws of the variable."""
@@ -111,18 +136,21 @@ def parts_of(law, parameters) -> list[Part]:
     return [Part(variable)]
 
 
-def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
+def law_of_record(
+    rv: TensorVariable, *, truncated: bool = False
+) -> tuple[Any, list[TensorVariable]]:
     """Return the law of some records and its parameters, as they are written.
 
-    It draws by ``law(*parameters, rng=rng, size=size, return_next_rng=True)``.
+    Continuous laws that are `truncated` are read where that is asked for. A law draws by
+    ``law(*parameters, rng=rng, size=size, return_next_rng=True)``.
     """
     node = rv.owner
     match node.op:
         case _BaseMixtureRV():
-            return mixture_of(node, law_of_record)
+            return mixture_of(node, partial(law_of_record, truncated=truncated))
         case CensoredRV():
             base, *bounds = node.inputs
-            law, parameters = law_of_record(base)
+            law, parameters = law_of_record(base, truncated=truncated)
             return CensoredLaw(law), [*parameters, *bounds]
         case DiracDeltaRV():
             return Atom(), [node.inputs[-1]]
@@ -133,16 +161,17 @@ def law_of_record(rv: TensorVariable) -> tuple[Any, list[TensorVariable]]:
                 raise Declined(f"the number of values of {rv.name!r} is not known")
             law = MixtureLaw((Atom(),) * count, (1,) * count)
             return law, [*(p[..., k] for k in range(count)), *map(pt.constant, range(count))]
-        case TruncatedRV() as op if rv.dtype == "int64" and isinstance(
-            op.base_rv_op, RandomVariable
+        case TruncatedNormalRV() as op if truncated:
+            *params, lower, upper = op.dist_params(node)
+            return TruncatedLaw(normal, *_cut(rv, lower, upper)), params
+        case TruncatedRV() as op if isinstance(op.base_rv_op, RandomVariable) and (
+            truncated or rv.dtype == "int64"
         ):
             *base_inputs, lower, upper = node.inputs
-            known = (known_value(end) for end in (lower, upper))
-            ends = [float(np.squeeze(end)) for end in known if end is not None and end.size == 1]
-            if len(ends) < 2:
-                raise Declined(f"where the law of {rv.name!r} is cut is not known")
-            params = op.base_rv_op.dist_params(op.base_rv_op.make_node(*base_inputs))
-            return TruncatedLaw(op.base_rv_op, np.ceil(ends[0]), np.floor(ends[1])), list(params)
+            params = list(op.base_rv_op.dist_params(op.base_rv_op.make_node(*base_inputs)))
+            return TruncatedLaw(op.base_rv_op, *_cut(rv, lower, upper)), params
+        case TruncatedRV():
+            raise Declined(f"the truncated law of {rv.name!r} is not known here", near=-1)
         case RandomVariable() as op:
             return op, list(op.dist_params(node))
         case SymbolicRandomVariable() as op if hasattr(op, "rv_op"):
@@ -158,3 +187,45 @@ def of_each(write, law, parameters, sizes, *inputs):
     graphs_of_one = write(parts_of(law, scalars), n, *ones)
     of_all = pt.as_tensor(sizes).astype("float64"), *rows, *parameters
     return vectorize_graph(graphs_of_one, dict(zip((n, *ones, *scalars), of_all, strict=True)))
+
+
+def _cut(rv: TensorVariable, lower, upper) -> tuple[float, float]:
+    known = (known_value(end) for end in (lower, upper))
+    ends = [float(np.squeeze(end)) for end in known if end is not None and end.size == 1]
+    if len(ends) < 2:
+        raise Declined(f"where the law of {rv.name!r} is cut is not known")
+    if rv.dtype.startswith("float"):
+        return ends[0], ends[1]
+    return float(np.ceil(ends[0])), float(np.floor(ends[1]))
+
+
+def has_points(rv: TensorVariable) -> bool:
+    """Whether a continuous variable has points of positive probability: NUTS does not meet them."""
+    if not rv.dtype.startswith("float"):
+        return False
+    match rv.owner.op:
+        case CensoredRV() | DiracDeltaRV():
+            return True
+        case _BaseMixtureRV():
+            return any(has_points(component) for component in rv.owner.inputs[2:])
+    return False
+
+
+def refuse_points(rvs: Iterable[TensorVariable]) -> None:
+    """Decline NUTS for variables with points of positive probability."""
+    for rv in rvs:
+        if has_points(rv):
+            raise Declined(
+                f"{rv.name!r} has points of positive probability, which NUTS does not move to. "
+                f"Write a label for each record, pm.Bernoulli('label', ...), and release "
+                f"label * value"
+            )
+
+
+@_read.register(TruncatedNormalRV)
+@_read.register(TruncatedRV)
+def _read_truncated(op, node):
+    rv = node.default_output()
+    law, parameters = law_of_record(rv, truncated=True)
+    shape = rv.type.shape
+    return law, [p if None in shape else pt.broadcast_to(p, shape) for p in parameters]

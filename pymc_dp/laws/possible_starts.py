@@ -9,7 +9,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import known_value, nearest_rvs
-from pymc_dp.laws.of_function import read_function
+from pymc_dp.laws.of_function import OfFunction, read_function
 from pymc_dp.mechanisms.release import apart
 from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.model import mechanism_of, release_statistic
@@ -40,15 +40,15 @@ def start_where_possible(model: pm.Model, release: TensorVariable) -> None:
             return np.isfinite(density)
 
         [own] = starting_values([rv])
-        if is_possible(own).all():  # a root may have to be compiled
+        if is_possible(own).all():
             return
-        typical = mechanism.typical_statistic(published)
-        [there] = starting_values([function.roots(typical, further)[0]])
+        of_value = OfFunction(mechanism, function, tuple(further))
+        [there] = starting_values([of_value.typical_statistic(published)])
         share = np.linspace(0.0, 1.0, _STEPS).reshape(-1, *[1] * np.ndim(own))
         ways = own + share * (np.where(np.isfinite(there), there, own) - own)
         ways = np.rint(ways).astype(rv.dtype) if rv.dtype.startswith("int") else ways
         possible = is_possible(ways)
-    except Declined:
+    except (Declined, NotImplementedError):  # PyMC has no starting value for a part of the law
         return
     if possible.any(axis=0).all():
         first = np.argmax(possible, axis=0)

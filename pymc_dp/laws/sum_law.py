@@ -143,7 +143,9 @@ class Phase(IntEnum):
     SPECIFIC = 3  # records of one law, all alike
     GENERAL = 4  # sums over any of them
     ROWS = 5  # rows of several columns, by group or one by one
-    FALLBACK = 6  # where the law that reads the records has no marginal
+    # Where the law that reads the records has no marginal:
+    SINGLE = 6  # values that are released one by one
+    FALLBACK = 7
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ class Laws(Registry[tuple[Phase, type[SumLaw]], tuple[Takes, ...]]):
     def matching(self, facts: Facts, *, fallback: bool):
         """Yield the laws that take some records, in the order of their phases."""
         for (phase, law), takes in self.items():
-            if (phase is Phase.FALLBACK) == fallback and any(own.match(facts) for own in takes):
+            if (phase >= Phase.SINGLE) == fallback and any(own.match(facts) for own in takes):
                 yield law
 
 

@@ -100,6 +100,13 @@ class Mechanism(ReleaseLaw):
         """
         return None
 
+    has_more_kinks: ClassVar[bool] = False  # than `kinks` returns
+
+    @property
+    def may_jump(self) -> bool:
+        """Whether the density of a release may jump where the statistic moves."""
+        return self.rates is None
+
     def kinks(self, value: TensorLike) -> Sequence[TensorVariable]:
         """Return the statistics at which the density of a release bends or jumps.
 

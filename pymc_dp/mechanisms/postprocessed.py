@@ -79,6 +79,11 @@ class PostProcessed(Mechanism):
         return self.inner.log_concave and not self.inner.has_gap
 
     @property
+    def may_jump(self) -> bool:
+        """That of `inner`."""
+        return self.inner.may_jump
+
+    @property
     def has_gap(self) -> bool:
         """That of `inner`."""
         return self.inner.has_gap

@@ -7,6 +7,7 @@ from functools import partial
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.laws.parts import refuse_points
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import AS_WRITTEN, ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.gibbs import with_steps
@@ -28,6 +29,7 @@ def _steps(reading: Reading) -> Plan:
     if not chosen:
         raise Declined("no variable has a step of its own")
     free = reading.model.free_RVs
+    refuse_points(rv for rv in free if rv not in chosen)
     entries = sum(math.prod(n or 1 for n in known_shape(rv)) for rv in chosen)
     name = _STEPS if len(chosen) == len(free) else f"{_STEPS}, and NUTS"
     return Plan.costing({name: 1.0, f"{name}, entry": entries}, partial(with_steps, reading))
@@ -42,6 +44,7 @@ def _nuts(reading: Reading) -> Plan:
 def _pymc(reading: Reading) -> Plan:
     if not not_for_nuts(reading) or choose_steps(reading):
         raise Declined("other routes are for all variables")
+    refuse_points(reading.model.free_RVs)
     return Plan.costing({_PYMC: 1.0}, partial(interrupted.sample, reading.model))
 
 

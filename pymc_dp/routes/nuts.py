@@ -20,6 +20,7 @@ from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.ladder.collapse import LEFT_OUT, collapsed, left_out, try_densities
 from pymc_dp.laws import law_names
 from pymc_dp.laws.integrated import IntegratedReleaseRV
+from pymc_dp.laws.parts import refuse_points
 from pymc_dp.mechanisms.release import FeasibleRegression
 from pymc_dp.reading.checks import require_possible
 from pymc_dp.reading.groups import blocks, record_groups
@@ -75,6 +76,7 @@ def marginal_rate(marginal: pm.Model) -> float:
 
 def nuts_plan(reading: Reading, target: Reading, name: str, times: float = 1.0) -> Plan:
     """Return the plan of NUTS on the model of a rung, in coordinates that suit the data."""
+    refuse_points(target.model.free_RVs)
     cost = nuts_cost(target.model, name, times)
     for rv in target.model.free_RVs:
         if rv.name not in reading.model.named_vars:  # a statistic
@@ -135,6 +137,7 @@ def _records(reading: Reading) -> Plan:
     discrete = [rv.name for rv in model.free_RVs if rv.dtype.startswith(("int", "uint", "bool"))]
     if discrete:
         raise Declined(f"{discrete[0]!r} is discrete")
+    refuse_points(model.free_RVs)
     require_possible(releases(model))
     if any(r.owner.op.bounds is not None for r in releases(model)):
         raise Declined("the walls of bounds= stop NUTS")

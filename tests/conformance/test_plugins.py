@@ -102,7 +102,7 @@ def test_laws_of_a_plugin_are_where_one_looks():
     for _, law in LAWS:
         _, package, *_, module = law.__module__.split(".")
         if package == "plugins":
-            assert module in ("law", "columns", "rows", "counted_rows"), law
+            assert module in ("law", "columns", "rows", "counted_rows", "ratios"), law
 
 
 def test_the_list_of_abilities_is_what_there_is():

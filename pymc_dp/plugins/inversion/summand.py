@@ -2,7 +2,7 @@ r"""What each record contributes to a sum :math:`\sum_i h(x_i)`, and where h is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.values import keeps_values, known_value
+from pymc_dp.laws.inverse import COMPARISONS, solved
 from pymc_dp.laws.parts import parts_of
 from pymc_dp.mechanisms.base import Mechanism, has_kink
 from pymc_dp.plugins.inversion.kernels.draws import draw_sum
@@ -42,7 +43,6 @@ SMOOTH_FUNCTIONS: set[type] = {
     ps.Add, ps.Sub, ps.Neg, ps.Mul, ps.Sqr, ps.Exp, ps.Expm1, ps.Identity, ps.Second, ps.Sin,
     ps.Cos, ps.Tanh, ps.ArcTan, ps.math.Sigmoid, ps.math.Softplus, ps.math.Erf,
 }  # fmt: skip
-_COMPARISONS = (ps.LT, ps.GT, ps.LE, ps.GE, ps.EQ, ps.NEQ)
 _QUANTILES = (
     np.arange(32) + 0.5
 ) / 32  # levels of the quantiles that approximate the moments of a record
@@ -261,6 +261,10 @@ class _Breakpoints:
     def touches(self, variable: Variable) -> bool:
         return self.record in ancestors([variable])
 
+    def solved(self, expression: Variable, level: Variable) -> list[TensorVariable]:
+        """Solve expression = level for the record."""
+        return solved(expression, self.record, level)
+
     def fail(self, op, why: str):
         name = getattr(op, "name", None) or type(op).__name__.lower()
         raise Declined(f"`{name}` of a record {why}", near=1)
@@ -296,9 +300,9 @@ class _Breakpoints:
             case ps.Clip():
                 if touched != [inputs[0]]:
                     self.fail(op, "has bounds that depend on the record")
-                self.points += self.roots(inputs[0], inputs[1]) + self.roots(inputs[0], inputs[2])
+                self.points += self.solved(inputs[0], inputs[1]) + self.solved(inputs[0], inputs[2])
             case ps.Abs() | ps.Sign():
-                self.points += self.roots(inputs[0], pt.zeros(()))
+                self.points += self.solved(inputs[0], pt.zeros(()))
             case ps.Switch():
                 if inputs[0].type.dtype != "bool":
                     self.fail(op, "chooses by a number: write a comparison as its condition")
@@ -314,11 +318,11 @@ class _Breakpoints:
                     self.fail(op, "rounds it")
             case _ if isinstance(op, _SINGULAR_AT_ZERO):
                 self._off_zero(op, inputs[0])
-            case _ if isinstance(op, _COMPARISONS + _EXTREMES):
+            case _ if isinstance(op, COMPARISONS + _EXTREMES):
                 if len(inputs) != 2 or len(touched) != 1:
                     self.fail(op, "compares more than the record with one number")
                 [level] = [i for i in inputs if i not in touched]
-                self.points += self.roots(touched[0], level)
+                self.points += self.solved(touched[0], level)
             case _ if not isinstance(op, (*SMOOTH_FUNCTIONS, *_LOGICAL)):
                 self.fail(op, "has no registered smooth pieces")
 
@@ -348,58 +352,6 @@ class _Breakpoints:
         while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
             variable = variable.owner.inputs[0]
         return isinstance(variable, Constant) and float(variable.data.squeeze()) > 0
-
-    def roots(self, expression: Variable, level: Variable) -> list[TensorVariable]:
-        """Solve expression = level for the record; more points than that do no harm."""
-        if expression is self.record:
-            return [level.squeeze().astype("float64")]
-        node = expression.owner
-        if isinstance(node.op, DimShuffle):
-            return self.roots(node.inputs[0], level)
-        op = node.op.scalar_op
-        touched = [k for k, i in enumerate(node.inputs) if self.touches(i)]
-        if isinstance(op, ps.Switch):
-            return [x for k in touched if k for x in self.roots(node.inputs[k], level)]
-        if len(touched) == 1:
-            [k] = touched
-            inner = node.inputs[k]
-            operands = [i for j, i in enumerate(node.inputs) if j != k]
-            inverse = self._inverse(op, k, operands)
-            if inverse is not None:
-                return [x for value in inverse(level) for x in self.roots(inner, value)]
-        self.fail(op, "cannot be solved for the point where it crosses a bound: clip or compare "
-                      "the record itself, or a scaled or shifted one")  # fmt: skip
-        return []
-
-    @staticmethod
-    def _inverse(op, k: int, operands: Sequence[Variable]) -> Callable | None:
-        match op:
-            case ps.Add():
-                return lambda c: [c - sum(operands)]
-            case ps.Sub():
-                return (lambda c: [c + operands[0]]) if k == 0 else lambda c: [operands[0] - c]
-            case ps.Neg():
-                return lambda c: [-c]
-            case ps.Mul():
-                return lambda c: [c / pt.prod(pt.stack([o.squeeze() for o in operands]))]
-            case ps.TrueDiv() if k == 0:
-                return lambda c: [c * operands[0]]
-            case ps.Exp():
-                return lambda c: [pt.log(c)]
-            case ps.Log():
-                return lambda c: [pt.exp(c)]
-            case ps.Sqrt():
-                return lambda c: [pt.sqr(c)]
-            case ps.Sqr():
-                return lambda c: [pt.sqrt(c), -pt.sqrt(c)]
-            case ps.Pow() if k == 0:
-                # The root of the wrong parity is a point too many, which does no harm.
-                return lambda c: [s * pt.abs(c) ** (1.0 / operands[0].squeeze()) for s in (1, -1)]
-            case ps.Abs():
-                return lambda c: [c, -c]
-            case ps.Cast() | ps.Identity() | ps.Clip() | ps.Maximum() | ps.Minimum():
-                return lambda c: [c]
-        return None
 
 
 def _quantiles(record: TensorVariable) -> TensorVariable:

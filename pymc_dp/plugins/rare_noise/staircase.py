@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 _FAR = np.array(1e150)  # an infinite distance, in steps
+_STEPS = 3  # on either side, whose ends quadrature is told
 
 
 class StepNoise(SymmetricNoise):
@@ -70,6 +71,16 @@ class StepNoise(SymmetricNoise):
     def _cut(self) -> TensorVariable:
         """Probability of the steps that is cut off, half of it on either side."""
         return pt.constant(0.0)
+
+    has_more_kinks = True
+
+    def kinks(self, value: TensorLike) -> Sequence[TensorVariable]:
+        """Return where the first steps end, and the noise; see `Mechanism.kinks`."""
+        end, z = self._distance(pt.constant(0.0)), as_float(value)
+        ends = [pt.minimum(j + self._gamma, end) for j in range(_STEPS)]
+        if not isinstance(self._cut, Constant):
+            ends.append(end)
+        return [z + side * self._unit * x for x in ends for side in (-1.0, 1.0)]
 
     @property
     def _unit(self) -> TensorVariable:

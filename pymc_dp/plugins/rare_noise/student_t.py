@@ -34,6 +34,11 @@ class HeavyNoise(SymmetricNoise, ScaleNoise):
     parameter_names = ("scale",)
 
     @property
+    def may_jump(self) -> bool:
+        """It does not."""
+        return False
+
+    @property
     def log_concave(self) -> bool:
         """The tails are too heavy."""
         return False

@@ -46,7 +46,7 @@ def _make_state(n_slopes: int) -> Callable:
         """Add weighted values of `rows`, h and its slopes; return what the sum grew by."""
         h, top = rows[0], state[0]
         high = top
-        for value in h:  # one that is NaN is impossible: noise on a lattice, off the lattice
+        for value in h:
             if value > high:
                 high = value
         if high == -math.inf:
@@ -70,13 +70,14 @@ def _make_state(n_slopes: int) -> Callable:
     return add
 
 
-def make_walk(density: Callable, n_slopes: int) -> Callable:
+def make_walk(density: Callable, n_slopes: int, rough: bool = False) -> Callable:
     """Make the walk over the real line that integrates e^h.
 
     Parameters
     ----------
     density : ``(y, args)`` to a matrix with the rows h and its slopes, at a vector of values.
     n_slopes : number of slopes.
+    rough : whether h may jump where no knot is: the difference of the rules then is the error.
 
     Returns
     -------
@@ -92,6 +93,7 @@ def make_walk(density: Callable, n_slopes: int) -> Callable:
         count = knots.size + 1
         panels = np.empty((_MOST_HELD + count, 3))  # low, high, and -1 or 1 for an outermost one
         at_knots = density(knots, args)[0]
+        at_knots[np.isnan(at_knots)] = -math.inf
         order = np.empty(count)
         for k in range(count):
             low, high, side = knots[max(k - 1, 0)], knots[min(k, count - 2)], 0.0
@@ -114,7 +116,8 @@ def make_walk(density: Callable, n_slopes: int) -> Callable:
             points[0], points[1:16], points[16] = low + beside, middle + half * NODES, high - beside
             rows = density(points, args)
             h = rows[0]
-            error, integral, top = _errors(h[1:16], state[0])
+            h[np.isnan(h)] = -math.inf  # no such value
+            error, integral, top = _errors(h[1:16], state[0], rough)
             total = max(floor, state[1]) * _scale(state[0], top) + half * integral
             # A peak at an end that is too narrow for the nodes shows at the end alone.
             hidden = (h[0] - h[1] > _STEEP and h[0] > top - DROP) or (
@@ -155,7 +158,7 @@ def _scale(log_scale, top):
 
 
 @part
-def _errors(h, log_scale):
+def _errors(h, log_scale, rough):
     """Return error and integral of e^h over [-1, 1], and the log of their scale."""
     top = max(log_scale, h.max())
     if not top > -math.inf:
@@ -167,7 +170,9 @@ def _errors(h, log_scale):
     spread, error = 0.0, abs(kronrod - gauss)
     for i in range(f.size):
         spread += KRONROD[i] * abs(f[i] - 0.5 * kronrod)
-    if spread > 0.0:  # as in QUADPACK: the better rule is far better than the difference
+    if (
+        spread > 0.0 and not rough
+    ):  # as in QUADPACK: the better rule is far better than the difference
         error = spread * min(1.0, (200.0 * error / spread) ** 1.5)
     return error, kronrod, top
 
@@ -195,6 +200,7 @@ def make_sum(density: Callable, n_slopes: int) -> Callable:
                 counts = at + side * np.arange(_CHUNK)
                 rows = density(counts, args)
                 h, before = rows[0], state[1]
+                h[np.isnan(h)] = -math.inf
                 added = add(state, slopes, rows, ones)
                 if state[1] >= goal:
                     rest = goal - before

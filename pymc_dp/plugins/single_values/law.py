@@ -28,7 +28,7 @@ _TRIED = 101  # released values at which interpolation is compared with integral
 _MOST_APART = 0.02  # relative error of a density
 
 
-@LAWS.register(Phase.FALLBACK, Takes(single=True, number_known=True))
+@LAWS.register(Phase.SINGLE, Takes(single=True, number_known=True))
 @dataclass(frozen=True, eq=False)
 class OneByOne(SumLaw):
     """Values of one variable, of which one release has an entry each."""
@@ -56,7 +56,7 @@ class OneByOne(SumLaw):
         except Declined:
             raise Declined from None  # for another law
         with about(f"the release {release.name!r}"):
-            law, parameters = law_of_record(rv)
+            law, parameters = law_of_record(rv, truncated=True)
             parameters = [pt.broadcast_to(p, lengths(release)) for p in parameters]
             of_value = OfFunction(mechanism, function, tuple(further))
             value = known_value(self.reading.model.rvs_to_values[release], fixed=True)

@@ -22,15 +22,21 @@ from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.kernels import joined, key_of
 from pymc_dp.laws import GENERAL_PAIRS, Pair
 from pymc_dp.laws.count_sums import Atom
+from pymc_dp.laws.inverse import jumps
 from pymc_dp.laws.mixture import MixtureLaw, choose
 from pymc_dp.laws.of_function import OfFunction
-from pymc_dp.laws.parts import CensoredLaw, Part, SymbolicLaw, parts_of
+from pymc_dp.laws.parts import CensoredLaw, Part, SymbolicLaw, TruncatedLaw, parts_of
 from pymc_dp.laws.real_line import backward, forward, log_density, support
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.plugins.single_values import kernels
 from pymc_dp.plugins.single_values.grid import Grid, number_of_all
+
+
+def single_parts(law: Any, parameters) -> list[Part]:
+    """Return the parts of a law; one that is truncated is a law of its own."""
+    return [part.truncated() for part in parts_of(law, parameters)]
 
 
 def is_whole(part: Part) -> bool:
@@ -56,7 +62,8 @@ def knots(part: Part, around) -> TensorVariable:
     """Return where the integrand may be large, or bend, on the real line for a continuous law."""
     law = part.law
     anchor = as_float(_support_point(law.owner.op, law, *law.owner.inputs))
-    stacked = pt.stack([anchor, *around])
+    ends = [as_float(end) for pair in part.ends for end in pair]
+    stacked = pt.stack([anchor, *around, *ends])
     if not is_whole(part):
         stacked = forward(law, stacked)
     # Beyond the support there is nothing to meet.
@@ -168,8 +175,12 @@ class Marginal(KernelOp):
     def walk(self, *, slopes: bool) -> Piece:
         """Compile the walk over the values."""
         density, n = self.density(slopes=slopes), self.nout - 1 if slopes else 0
-        make = kernels.make_sum if is_whole(self.part()) else kernels.make_walk
-        return Piece(make(density.function, n), joined(key_of(make), density.key, n))
+        further: tuple[bool, ...] = ()
+        make: Any = kernels.make_sum
+        if not is_whole(self.part()):
+            make, further = kernels.make_walk, (of_statistic(self.noise).has_more_kinks,)
+        made = make(density.function, n, *further)
+        return Piece(made, joined(key_of(make), density.key, n, *further))
 
     @cached_property
     def theta(self) -> list[TensorVariable]:
@@ -178,7 +189,7 @@ class Marginal(KernelOp):
 
     def part(self, parameters=None) -> Part:
         """Return the part of the law, with parameters that are numbers, or others."""
-        return parts_of(self.law, parameters or self.theta)[self.number]
+        return single_parts(self.law, parameters or self.theta)[self.number]
 
     def _knots(self) -> Piece:
         """Compile `knots` as ``knots(places, args)``."""
@@ -249,6 +260,8 @@ def width(law: Any) -> int:
             return width(law.law) + 2
         case SymbolicLaw():
             return len(law.op.ndims_params)
+        case TruncatedLaw():
+            return width(law.law)
         case Atom():
             return 1
     return len(law.ndims_params)
@@ -260,7 +273,7 @@ def compiled_draw(law: Any, mechanism: Mechanism) -> Piece:
     theta = [pt.scalar(dtype="float64") for _ in range(width(law))]
     noise = mechanism.with_parameters(*given[1:])
     pieces: dict[str, Piece] = {"choose": Piece(choose, key_of(choose)), "np": Piece(np, "numpy")}
-    names, parts = [f"a{i}" for i in range(len(given) + len(theta))], parts_of(law, theta)
+    names, parts = [f"a{i}" for i in range(len(given) + len(theta))], single_parts(law, theta)
     masses, draws = [], []
     for k, part in enumerate(parts):
         if part.is_atom:
@@ -299,14 +312,15 @@ class GeneralPair(Pair):
     def _require(self, *theta) -> None:
         """Decline a support that moves, and noise that may jump: the slopes do not know of that."""
         law, mechanism = vars(self)["of"]
-        for part in parts_of(law, theta):
+        for part in single_parts(law, theta):
             if part.is_atom or is_whole(part):
                 continue
             moving = nearest_rvs([e for e in support(part.law) if e is not None])
-            if moving and (inner := of_statistic(mechanism)).rates is None:
+            if moving and may_jump(mechanism):
                 raise Declined(
                     f"the ends of the support of the law move with {moving[0].name!r}, and the "
-                    f"density of {type(inner).__name__} may jump: this has no gradient here",
+                    f"density of the release jumps, or what is released of a value does: this has "
+                    f"no gradient here",
                     near=1,
                 )
 
@@ -341,9 +355,18 @@ def of_statistic(mechanism: Mechanism) -> Mechanism:
     return mechanism
 
 
+def may_jump(mechanism: Mechanism) -> bool:
+    """Whether the density of a release jumps in the value."""
+    while isinstance(mechanism, OfFunction):
+        if jumps(mechanism.function.graph):
+            return True
+        mechanism = mechanism.inner
+    return mechanism.may_jump
+
+
 def is_smooth(law: Any, mechanism: Mechanism, parameters) -> bool:
     """Whether neither law nor noise has points of positive probability: a release has none then."""
-    points = any(part.is_atom or is_whole(part) for part in parts_of(law, parameters))
+    points = any(part.is_atom or is_whole(part) for part in single_parts(law, parameters))
     noise = of_statistic(mechanism)
     return not points and noise.spacing is None and not isinstance(noise, PostProcessed)
 
@@ -352,7 +375,7 @@ def marginal_at(law: Any, mechanism: Mechanism, value, theta) -> TensorVariable:
     """Return the log marginal density at each value, by integrals and sums."""
     terms = []
     moving = any(known_value(pt.as_tensor(v)) is None for v in (value, *mechanism.parameters))
-    for number, part in enumerate(parts_of(law, theta)):
+    for number, part in enumerate(single_parts(law, theta)):
         if part.is_atom:
             term = mechanism.logp(value, part.clipped(part.law))
         else:

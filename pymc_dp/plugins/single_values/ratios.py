@@ -66,7 +66,7 @@ class Ratios(SumLaw):
         for rv, made in self.noisy.items():
             with about(f"the release {made.name!r}"):
                 function, further = read_function(statistic_of(made), rv, self.divisors)
-                law, parameters = law_of_record(rv)
+                law, parameters = law_of_record(rv, truncated=True)
                 parameters = [pt.broadcast_to(p, lengths(made)) for p in parameters]
                 noise = OfFunction(mechanism_of_noisy(made), function, tuple(further))
                 require_pair(law, plain(noise, 0.0)[0], parameters)
