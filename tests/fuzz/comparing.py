@@ -34,8 +34,9 @@ def differ(found, truth, normalised=False):
     own, own_errors = np.array(found).T
     # NaN says that a density was not found: no number, but none that is wrong.
     known = (errors < ENOUGH) & (own_errors < DOUBTFUL) & ~np.isnan(own)
-    if np.any(known & np.isinf(own)):
+    if np.any(known & (np.isinf(own) != np.isinf(values))):
         return True
+    known &= np.isfinite(own)
     if known.sum() < 2 - normalised:
         return None
     change, error = own[known] - values[known], np.hypot(errors, own_errors)[known]
