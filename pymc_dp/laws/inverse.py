@@ -113,3 +113,17 @@ def jumps(graph: Variable) -> bool:
     nodes = (v.owner for v in ancestors([graph]) if v.owner is not None)
     ops = (getattr(node.op, "scalar_op", None) for node in nodes)
     return any(isinstance(op, (*STEPS, *COMPARISONS, ps.IntDiv, ps.Mod, ps.Switch)) for op in ops)
+
+
+def bending(graph: Variable, x: Variable) -> list[TensorVariable]:
+    """Return where an elementwise function of x bends or jumps between numbers that it meets."""
+    points: list[TensorVariable] = []
+    for node in {v.owner: None for v in ancestors([graph]) if v.owner is not None}:
+        op = getattr(node.op, "scalar_op", None)
+        touched = [i for i in node.inputs if x in ancestors([i])]
+        if isinstance(op, ps.Abs | ps.Sign) and touched:
+            points += solved(node.inputs[0], x, pt.zeros(()))
+        elif isinstance(op, (ps.Clip, ps.Maximum, ps.Minimum, *COMPARISONS)) and len(touched) == 1:
+            ends = [i for i in node.inputs if i is not touched[0]]
+            points += [root for end in ends for root in solved(touched[0], x, end)]
+    return points

@@ -18,7 +18,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.substitution import simplified
 from pymc_dp.graphs.values import PLAIN_MODE, depends_on, known_value, nearest_rvs
-from pymc_dp.laws.inverse import jumps, solved
+from pymc_dp.laws.inverse import bending, jumps, solved
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
 from pymc_dp.mechanisms.postprocessed import PostProcessed
@@ -167,6 +167,12 @@ class OfFunction(PostProcessed):
         for x in others:
             first = pt.switch(pt.isnan(first) | pt.isinf(first), x, first)
         return first
+
+    def bends(self) -> list[TensorVariable]:
+        """Return values of x at which the function is not smooth."""
+        given = dict(zip(self.function.further, self._further, strict=True))
+        points = bending(self.function.graph, self.function.x)
+        return [vectorize_graph(x, given) if given else x for x in points]
 
     def kinks(self, value):
         """See `Mechanism.kinks`: where the function has these values."""

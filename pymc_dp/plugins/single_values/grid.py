@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import disconnected_type
@@ -80,15 +82,15 @@ class Scatter(KernelCall):
 class Grid:
     """Releases at which a function is evaluated, and its values at all of them.
 
-    A `smooth` function is interpolated between nodes where there are many releases; at what was
-    released more than once, or withheld, it is evaluated.
+    A `smooth` function is interpolated between nodes where there are many releases, apart on either
+    side of `bends`; at what was released more than once, or withheld, it is evaluated.
 
     Attributes
     ----------
     nodes : releases at which the function is evaluated.
     """
 
-    def __init__(self, value: np.ndarray, *, smooth: bool):
+    def __init__(self, value: np.ndarray, *, smooth: bool, bends: Sequence[float] = ()):
         flat = value.ravel()
         self._shape = value.shape
         distinct, where, times = np.unique(flat, return_inverse=True, return_counts=True)
@@ -98,13 +100,15 @@ class Grid:
             self.nodes, self._first, self._weights = distinct, where, np.ones((flat.size, 1))
             return
         edges = np.linspace(distinct[single][0], distinct[single][-1], panels + 1)
+        inside = [b for b in bends if edges[0] < b < edges[-1]]
+        edges = np.unique(np.concatenate([edges, inside]))
         x = np.cos(np.pi * np.arange(_DEGREE, -1, -1) / _DEGREE)  # from edge to edge
         low, width = edges[:-1, None], np.diff(edges)[:, None]
         exact = distinct[~single]
         self.nodes = np.concatenate([exact, (low + 0.5 * width * (1.0 + x)).ravel()])
         between = single[where]
         z = np.where(between, flat, edges[0])
-        panel = np.clip(np.searchsorted(edges, z, side="right") - 1, 0, panels - 1)
+        panel = np.clip(np.searchsorted(edges, z, side="right") - 1, 0, edges.size - 2)
         t = 2.0 * (z - edges[panel]) / np.diff(edges)[panel] - 1.0
         signs = (-1.0) ** np.arange(_DEGREE + 1)
         signs[[0, -1]] *= 0.5

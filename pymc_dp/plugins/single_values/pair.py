@@ -30,6 +30,7 @@ from pymc_dp.laws.real_line import backward, forward, log_density, support
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.postprocessed import PostProcessed
+from pymc_dp.mechanisms.scales import SymmetricNoise
 from pymc_dp.plugins.single_values import kernels
 from pymc_dp.plugins.single_values.grid import Grid, number_of_all
 
@@ -225,6 +226,7 @@ class Marginal(KernelOp):
 
 _MADE: dict[Any, Marginal] = {}
 _MOST_MADE = 64
+_MOST_BENDS = 8  # of a kind, where a function differs between values
 
 
 def marginal(
@@ -336,10 +338,11 @@ def log_marginal(law: Any, mechanism: Mechanism, value, *parameters) -> TensorVa
     alike = [number_of_all(p) for p in given]
     numbers = known_value(pt.as_tensor(value), fixed=True)
     if numbers is not None and numbers.size > 1 and None not in alike:
-        grid = Grid(
-            np.asarray(numbers, dtype="float64"), smooth=is_smooth(law, mechanism, parameters)
-        )
-        given = alike
+        given, released = alike, np.asarray(numbers, dtype="float64")
+        each = mechanism.with_parameters(*alike[len(parameters) :])
+        bent = bends(law, each, alike[: len(parameters)])
+        smooth = bent is not None and is_smooth(law, mechanism, parameters)
+        grid = Grid(released, smooth=smooth, bends=bent or ())
         value = pt.constant(grid.nodes)
     else:
         grid, value = None, as_float(value)
@@ -369,6 +372,24 @@ def is_smooth(law: Any, mechanism: Mechanism, parameters) -> bool:
     points = any(part.is_atom or is_whole(part) for part in single_parts(law, parameters))
     noise = of_statistic(mechanism)
     return not points and noise.spacing is None and not isinstance(noise, PostProcessed)
+
+
+def bends(law: Any, mechanism: Mechanism, parameters) -> list[float] | None:
+    """Return releases at which additive noise makes the marginal bend; None if not known."""
+    noise = of_statistic(mechanism)
+    around = noise.kinks(pt.zeros(())) if isinstance(noise, SymmetricNoise) else []
+    if not around and not noise.has_more_kinks:
+        return []
+    points = []
+    for part in single_parts(law, parameters):
+        points += [as_float(end) for pair in part.ends for end in pair]
+        points += [] if part.is_atom else [end for end in support(part.law) if end is not None]
+    if isinstance(mechanism, OfFunction):
+        points = [mechanism._of(p) for p in [*points, *mechanism.bends()]]
+    known = [known_value(p - k, fixed=True) for p in points for k in around]
+    if (points and noise.has_more_kinks) or any(k is None or k.size > _MOST_BENDS for k in known):
+        return None
+    return [float(b) for k in known if k is not None for b in k.ravel()]
 
 
 def marginal_at(law: Any, mechanism: Mechanism, value, theta) -> TensorVariable:
