@@ -125,8 +125,14 @@ class OfFunction(PostProcessed):
 
     @property
     def log_concave(self) -> bool:
-        """Not known: the function may bend."""
-        return False
+        """That of `inner` for an affine function, of whole slope where noise is discrete."""
+        slope = self.function.slope_at(self._further)
+        if slope is None or not self.inner.log_concave:
+            return False
+        value = known_value(slope)
+        return not self.inner.is_discrete or bool(
+            value is not None and np.all(value == np.round(value))
+        )
 
     def _with(self, parameters):
         count = len(self.further)
@@ -194,3 +200,10 @@ def plain(mechanism: Mechanism, value) -> tuple[Mechanism, TensorVariable, Tenso
             )
             return noise, function.roots(as_float(value), further)[0], pt.log(scale)
     return mechanism, value, 0.0
+
+
+def of_multiple(mechanism: Mechanism, factor, constant) -> OfFunction:
+    """Return a release of ``factor * x + constant`` as a mechanism for x."""
+    x, a, b = (pt.scalar(dtype="float64") for _ in range(3))
+    given = (as_float(factor), as_float(constant))
+    return OfFunction(mechanism, Function(x, (a, b), a * x + b), given)

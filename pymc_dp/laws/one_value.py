@@ -274,13 +274,20 @@ def pieces_release(
 
 def require_multiples(release: TensorVariable, mechanism: Mechanism, factor, constant) -> None:
     """Decline a linear function of a sum under noise that is not additive, or cannot be scaled."""
-    changed = np.any(factor != 1.0) or np.any(constant != 0.0)
-    scaled = np.any(np.abs(factor) != 1.0)  # additive noise is symmetric: a sign does not matter
-    if (changed and mechanism.rates is None) or (scaled and not has_continuous_rates(mechanism)):
+    if not is_scaled(mechanism, factor, constant):
         raise Declined(
             f"the release {release.name!r} adds {type(mechanism).__name__} noise to a linear "
             f"function of a sum: release the sum itself"
         )
+
+
+def is_scaled(mechanism: Mechanism, factor, constant) -> bool:
+    """Whether noise of a linear function of a sum is noise of the sum, in other units."""
+    changed = np.any(factor != 1.0) or np.any(constant != 0.0)
+    scaled = np.any(np.abs(factor) != 1.0)  # additive noise is symmetric: a sign does not matter
+    return not (changed and mechanism.rates is None) and not (
+        scaled and not has_continuous_rates(mechanism)
+    )
 
 
 def entry(parameter, j: int, length: int) -> TensorVariable:

@@ -6,7 +6,12 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
 from pymc.logprob.abstract import _logprob
-from pymc.logprob.transforms import IntervalTransform, LogOddsTransform, LogTransform
+from pymc.logprob.transforms import (
+    CircularTransform,
+    IntervalTransform,
+    LogOddsTransform,
+    LogTransform,
+)
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
@@ -28,12 +33,15 @@ def support(law: TensorVariable, name: str | None = None):
             ends = None, None
         case LogTransform():
             ends = 0.0, None
+        case CircularTransform():
+            ends = -np.pi, np.pi
         case LogOddsTransform():
             ends = 0.0, 1.0
         case IntervalTransform():
             ends = transform.args_fn(*law.owner.inputs)
         case _:
-            raise Declined(f"the records {name!r} live on a {transform.name} support")
+            of = "its law lives" if name is None else f"the records {name!r} live"
+            raise Declined(f"{of} on a {transform.name} support")
     lower, upper = (None if e is None else pt.as_tensor(e).astype("float64") for e in ends)
     moving = nearest_rvs([e for e in (lower, upper) if e is not None])
     if name is not None and moving:

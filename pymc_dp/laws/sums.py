@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
-from pytensor.tensor.random.basic import GammaRV, NormalRV
+from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
@@ -23,14 +23,15 @@ from pymc_dp.graphs.registry import Registry
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.laws import require_pair
 from pymc_dp.laws.counted import read_law
+from pymc_dp.laws.of_function import of_multiple
 from pymc_dp.laws.one_value import (
     Law,
     OneValue,
     Piece,
     frozen,
     independent_release,
+    is_scaled,
     pieces_release,
-    require_multiples,
 )
 from pymc_dp.laws.shown import Shown, confidential, of_weights
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, groups_in_words
@@ -226,20 +227,18 @@ class Family(ABC):
         assert entries is not None
         release, shape = statistic.rv, known_shape(statistic.rv)
         mechanism, (op, law_parameters) = mechanism_of(release), entries.law
-        factor, by_law = entries.factor, False
-        if isinstance(op, GammaRV) and mechanism.rates is None and (factor > 0.0).all():
-            # Means of noise that has no scale of its own, as where some are withheld.
-            law_parameters, by_law = (law_parameters[0], law_parameters[1] * factor), True
-            factor = np.ones(factor.shape)
-        require_multiples(release, mechanism, factor, entries.constant)
+        factor, constant = entries.factor, entries.constant
+        if not is_scaled(mechanism, factor, constant):
+            numbers = (_numbers(x, shape) for x in (factor, constant))
+            mechanism = of_multiple(mechanism, *(pt.constant(x) for x in numbers))
+            factor, constant = np.ones(factor.shape), np.zeros(factor.shape)
         parameters = [
             p.reshape(shape) if p.type.ndim else pt.broadcast_to(p, shape) for p in law_parameters
         ]
         with about(f"the release {release.name!r}"):
             require_pair(op, mechanism, parameters)
-        numbers = (_numbers(x, shape) for x in (factor, entries.constant, entries.empty))
-        public = public if isinstance(op, NormalRV) else [entries.factor, entries.constant]
-        is_shown = by_law or isinstance(op, NormalRV)
+        numbers = (_numbers(x, shape) for x in (factor, constant, entries.empty))
+        is_shown = isinstance(op, NormalRV) and factor is entries.factor
         shown = tuple(_numbers(x, shape) for x in public) if is_shown else None
         statistic_law = OneValue(name, op, len(parameters), *numbers, shown)
         return independent_release(statistic_law, parameters, mechanism)

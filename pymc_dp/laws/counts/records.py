@@ -30,10 +30,10 @@ from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.marginal import OnesAmongRecords
 from pymc_dp.laws.integrated import integrated_release
+from pymc_dp.laws.of_function import of_multiple
 from pymc_dp.laws.one_value import Law, Piece, pieces_release
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.laws.tails import log_between
-from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.mechanisms.release import apart, release_rv
 from pymc_dp.reading.checks import check_transform, leaves_gaps
 from pymc_dp.reading.columns import column_parameters, only_column
@@ -141,7 +141,7 @@ class CountedRecords(SumLaw):
                 # Additive noise can be divided by the factor, unless it is on a lattice.
                 can_scale = mechanism.rates and (abs(factor) == 1.0 or not mechanism.is_discrete)
                 if not can_scale and (factor, constant) != (1.0, 0.0):
-                    mechanism, factor, constant = OfMultiple(mechanism, factor, constant), 1.0, 0.0
+                    mechanism, factor, constant = of_multiple(mechanism, factor, constant), 1.0, 0.0
                 piece = Piece(self.latent, law, 0, factor, constant)
                 return pieces_release([piece], release, mechanism)
         most = MOST_LISTED
@@ -156,35 +156,6 @@ class CountedRecords(SumLaw):
             )
         ones = OnesAmongRecords(statistic, self.n, (self.latent,))
         return integrated_release(ones, mechanism, self.parameter)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class OfMultiple(PostProcessed):
-    """A release of ``factor * count + constant`` by `inner`, as a mechanism for the count."""
-
-    factor: float
-    constant: float
-
-    @property
-    def spacing(self):
-        """See `ReleaseLaw.spacing`."""
-        return self.inner.spacing
-
-    def noise_sample(self, rng, statistic):
-        """See `ReleaseLaw.noise_sample`."""
-        return self.inner.noise_sample(rng, self.factor * statistic + self.constant)
-
-    def logp(self, value, statistic=0.0):
-        """See `ReleaseLaw.logp`."""
-        return self.inner.logp(value, self.factor * statistic + self.constant)
-
-    def log_interval(self, lower, upper, statistic=0.0):
-        """See `ReleaseLaw.log_interval`."""
-        return self.inner.log_interval(lower, upper, self.factor * statistic + self.constant)
-
-    def typical_statistic(self, value):
-        """See `Mechanism.typical_statistic`."""
-        return (self.inner.typical_statistic(value) - self.constant) / self.factor
 
 
 @ability

@@ -99,7 +99,7 @@ def _see_release(op: IntegratedReleaseRV, reading, child, drawn):
     if not (isinstance(op.law, Independent) and isinstance(op.law.statistic.law, PoissonRV)):
         return None
     mechanism, [rate] = op.split(child.owner.inputs)
-    mechanism, value = op.law.standardised(model.rvs_to_values[child], mechanism)
+    mechanism, value, _ = op.law.standardised(model.rvs_to_values[child], mechanism)
     scale = (
         None if mechanism.rates is None else mechanism.parameters[0]
     )  # other noise is refused later
