@@ -33,7 +33,7 @@ def support(law: TensorVariable, name: str | None = None):
             ends = None, None
         case LogTransform():
             ends = 0.0, None
-        case CircularTransform():
+        case CircularTransform() if name is None:
             ends = -np.pi, np.pi
         case LogOddsTransform():
             ends = 0.0, 1.0
