@@ -7,13 +7,21 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Mul, Switch
+from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
-from pymc_dp.graphs.shapes import lengths
-from pymc_dp.graphs.values import known_value
+from pymc_dp.graphs.shapes import known_shape, lengths
+from pymc_dp.graphs.values import is_random, known_value, nearest_rvs
 from pymc_dp.laws import require_pair
+from pymc_dp.laws.count_sums import Atom
+from pymc_dp.laws.integrated import confidential
+from pymc_dp.laws.mixture import MixtureLaw
 from pymc_dp.laws.of_function import OfFunction, plain, read_function
 from pymc_dp.laws.one_value import OneValue, independent_release
 from pymc_dp.laws.parts import law_of_record
@@ -49,27 +57,93 @@ class OneByOne(SumLaw):
 
     def marginal(self):
         """Integrate each value out."""
-        rv, release = self.rv, self.release
-        statistic, mechanism = apart(release_statistic(release)), mechanism_of(release)
-        try:
-            function, further = read_function(statistic, rv)
-        except Declined:
-            raise Declined from None  # for another law
+        with about(f"the release {self.release.name!r}"):
+            law, parameters = law_of_record(self.rv, truncated=True)
+        statistic = apart(release_statistic(self.release))
+        name = str(self.rv.name)
+        return _integrated(self.reading, self.release, statistic, self.rv, law, parameters, name)
+
+
+@LAWS.register(Phase.SINGLE, Takes(single=False, number_known=True))
+@dataclass(frozen=True, eq=False)
+class Switched(SumLaw):
+    """Values of two variables, or of one and a number, of which a Bernoulli one chooses."""
+
+    reading: Reading
+    release: TensorVariable
+    statistic: TensorVariable
+    chosen: TensorVariable
+    label: TensorVariable
+    values: tuple[TensorVariable, TensorVariable]  # where the label is one, and zero
+
+    @classmethod
+    def read(cls, reading, group):
+        """See `SumLaw.read`."""
+        releases = releases_of(reading.model, group.records)
+        if len(releases) != 1 or releases[0].owner.op.bounds is not None:
+            raise Declined
+        statistic = apart(release_statistic(releases[0]))
+        chosen, label, values = _find_switch(statistic, group.records)
+        for rv in group.records:
+            check_transform(reading.model, rv)
+            if rv not in (label, *values) or {*nearest_rvs(rv.owner.inputs)} & {*group.records}:
+                raise Declined
+        return cls(reading, releases[0], statistic, chosen, label, values)
+
+    def marginal(self):
+        """Integrate label and values out, as a mixture."""
+        release, p = self.release, self.label.owner.op.dist_params(self.label.owner)[0]
         with about(f"the release {release.name!r}"):
-            law, parameters = law_of_record(rv, truncated=True)
-            parameters = [pt.broadcast_to(p, lengths(release)) for p in parameters]
-            of_value = OfFunction(mechanism, function, tuple(further))
-            value = known_value(self.reading.model.rvs_to_values[release], fixed=True)
-            is_published = release in self.reading.model.observed_RVs and value is not None
-            noise, z, _ = plain(of_value, pt.constant(value if is_published else 0.0))
-            pair = require_pair(law, noise, parameters)
-            one = OneValue(str(rv.name), law, len(parameters))
-            new = independent_release(one, parameters, of_value)
-            trials: list[Callable[[], None]] = []
-            if is_published and isinstance(pair, GeneralPair):
-                trial = partial(_try, law, noise, z, parameters)
-                trials.append(about(f"the release {release.name!r}")(trial))
-            return Change(replaced={release: new}, trials=trials)
+            laws = [
+                law_of_record(v, truncated=True) if is_random(v) else (Atom(), [v])
+                for v in self.values
+            ]
+        law = MixtureLaw(tuple(law for law, _ in laws), tuple(len(theta) for _, theta in laws))
+        parameters = [p, 1.0 - p, *(v for _, theta in laws for v in theta)]
+        whole = not self.chosen.dtype.startswith("float")
+        of_dtype = partial(pm.Poisson.dist, 1) if whole else pm.Normal.dist
+        like = of_dtype(shape=known_shape(release))
+        [statistic] = graph_replace([self.statistic], {self.chosen: like})
+        name = confidential(release)
+        return _integrated(self.reading, release, statistic, like, law, parameters, name)
+
+
+def _find_switch(statistic: TensorVariable, records) -> tuple:
+    """Return a switch, or a multiple, by a Bernoulli variable; the variable, and its two values."""
+    zero = pt.zeros(())
+    for v in ancestors([statistic], blockers=records):
+        op = getattr(v.owner and v.owner.op, "scalar_op", None)
+        inputs = v.owner.inputs if isinstance(op, Switch | Mul) else []
+        for label in (i for i in inputs if i.owner and isinstance(i.owner.op, BernoulliRV)):
+            rest = [i for i in inputs if i is not label]
+            values = tuple(rest) if isinstance(op, Switch) else (*rest, zero)
+            if len(values) == 2 and all(is_random(x) or not nearest_rvs([x]) for x in values):
+                return v, label, values
+    raise Declined
+
+
+def _integrated(
+    reading: Reading, release: TensorVariable, statistic, rv, law, parameters, name: str
+) -> Change:
+    """Integrate each value out of a statistic of an entry of `rv` each."""
+    mechanism = mechanism_of(release)
+    try:
+        function, further = read_function(statistic, rv)
+    except Declined:
+        raise Declined from None  # for another law
+    with about(f"the release {release.name!r}"):
+        parameters = [pt.broadcast_to(p, lengths(release)) for p in parameters]
+        of_value = OfFunction(mechanism, function, tuple(further))
+        value = known_value(reading.model.rvs_to_values[release], fixed=True)
+        is_published = release in reading.model.observed_RVs and value is not None
+        noise, z, _ = plain(of_value, pt.constant(value if is_published else 0.0))
+        pair = require_pair(law, noise, parameters)
+        new = independent_release(OneValue(name, law, len(parameters)), parameters, of_value)
+        trials: list[Callable[[], None]] = []
+        if is_published and isinstance(pair, GeneralPair):
+            trial = partial(_try, law, noise, z, parameters)
+            trials.append(about(f"the release {release.name!r}")(trial))
+        return Change(replaced={release: new}, trials=trials)
 
 
 def _try(law, mechanism, released: TensorVariable, parameters) -> None:

@@ -52,6 +52,15 @@ CASES = {
     "continuous hurdle": (lambda m: pm.HurdleGamma("x", 0.6, 2.0, m, shape=2),
                           lambda x: 0.6 * stats.gamma.pdf(x, 2), no_function, LAPLACE, laplace,
                           [0.4, 2.0], [0, 60]),
+    "a label times a value": (
+        lambda m: pm.Bernoulli("b", 0.6, shape=2) * pm.Normal("x", m, 2, shape=2),
+        lambda x: 0.6 * stats.norm.pdf(x, 1, 2), no_function, LAPLACE, laplace, [0.4, 2.0],
+        [-20, 22]),
+    "one of two": (
+        lambda m: pt.switch(pm.Bernoulli("b", 0.6, shape=2), pm.Normal("x", m, 2, shape=2),
+                            pm.Gamma("y", 2, m, shape=2)),
+        lambda x: 0.6 * stats.norm.pdf(x, 1, 2) + 0.4 * stats.gamma.pdf(x, 2), pt.exp, LAPLACE,
+        laplace, [0.4, 5.0], [-20, 0, 20]),
     "floor": (lambda m: pm.Normal("x", m, 2, shape=2), lambda x: stats.norm.pdf(x, 1, 2), pt.floor,
               LAPLACE, laplace, [0.4, 7.0], [-15, *range(-14, 16)]),
     "switch": (lambda m: pm.Normal("x", m, 2, shape=2), lambda x: stats.norm.pdf(x, 1, 2), gaps,
@@ -64,6 +73,9 @@ CASES = {
     "logit scale": (lambda m: pm.Normal("x", m, 2, shape=2), lambda x: stats.norm.pdf(x, 1, 2),
                     pm.math.sigmoid, NARROW, uniform, [0.4, 0.99], [-20, 20]),
 }  # fmt: skip
+
+
+WITH_ZEROS = "continuous hurdle", "a label times a value"
 
 
 def integral(density, f, noise, z, ends):
@@ -96,7 +108,7 @@ def test_density(case):
             truth = masses @ noise(z - points)
         else:
             truth = integral(density, f, noise, z, ends)
-            truth += 0.4 * noise(z) if case == "continuous hurdle" else 0.0
+            truth += 0.4 * noise(z) if case in WITH_ZEROS else 0.0
         rtol = 2e-3 if mechanism is NARROW else 1e-6  # of the truth: the noise jumps
         np.testing.assert_allclose(np.exp(found), truth, rtol=rtol)
 
