@@ -28,6 +28,7 @@ _QUADRATURE_ERROR = 2e-3  # relative error of the quadrature
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 _MOST_OUTCOMES = 100  # values that are listed
 _SEARCHED, _MOST_JUMPS = 1001, 6  # points at which jumps are looked for, and how many are kept
+_AT_ONCE = 2_000  # values, whose densities on the grid are in memory
 
 
 class CustomMechanism(Mechanism):
@@ -256,6 +257,15 @@ def _jumps(mechanism: CustomMechanism, values: np.ndarray) -> list[np.ndarray]:
     z = values.ravel()
     low, high = np.nanmin([*z, *mechanism._tried_at]), np.nanmax([*z, *mechanism._tried_at])
     grid = np.linspace(low - (high - low), high + (high - low), _SEARCHED)
+    parts = [_jumps_on(grid, logp, part) for part in np.array_split(z, 1 + z.size // _AT_ONCE)]
+    most = min(max(len(part) for part in parts), _MOST_JUMPS)
+    rows = [np.pad(p[:most], ((0, most - len(p[:most])), (0, 0)), constant_values=np.nan)
+            for p in parts]  # fmt: skip
+    return [jump.reshape(values.shape) for jump in np.concatenate(rows, axis=1)]
+
+
+def _jumps_on(grid: np.ndarray, logp: Callable, z: np.ndarray) -> np.ndarray:
+    """Return jumps between neighbours on a grid, a row for the first of each value, and so on."""
     with np.errstate(all="ignore"):
         h = logp(np.repeat(z, grid.size), np.tile(grid, z.size)).reshape(z.size, -1)
         h = np.nan_to_num(h, nan=-1e300, neginf=-1e300)
@@ -274,7 +284,7 @@ def _jumps(mechanism: CustomMechanism, values: np.ndarray) -> list[np.ndarray]:
     which = np.arange(rows.size) - np.searchsorted(rows, rows)  # of each value, from the first
     found = np.full((which.max(initial=-1) + 1, z.size), np.nan)
     found[which, rows] = 0.5 * (low + high)
-    return [jump.reshape(values.shape) for jump in found[:_MOST_JUMPS]]
+    return found
 
 
 _ARGUMENTS = {"random": "statistic, rng=None, size=None", "icdf": "p, statistic"}

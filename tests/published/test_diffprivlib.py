@@ -167,13 +167,3 @@ def test_the_library_still_says_so(tmp_path):
     )
     done = subprocess.run([python, SCRIPT], check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == MADE
-
-
-@pytest.mark.parametrize(("epsilon", "loss"), [(2.0, 2.0 - 2.0 * np.log(1.25)), (0.3, 0.15)])
-def test_the_noise_of_an_objective(epsilon, loss):
-    """Its length is Gamma with the scale that the object computes, over n."""
-    fields = {"function_sensitivity": 0.25, "data_sensitivity": 2.0, "alpha": 2.0, "n": 50}
-    made = type("Vector", (), fields | {"epsilon": epsilon, "delta": 0.0, "dimension": 3})()
-    noise = dp.Release.from_diffprivlib(made, [0.1, 0.2, 0.0]).mechanism
-    assert isinstance(noise, dp.SphericalLaplace)
-    np.testing.assert_allclose(float(noise.beta), 50 * loss / 4.0)
