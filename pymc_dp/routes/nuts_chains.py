@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pymc as pm
@@ -23,7 +23,7 @@ from xarray import DataTree
 
 from pymc_dp.graphs.interrupts import Handler, between
 from pymc_dp.graphs.stages import stage
-from pymc_dp.graphs.values import plain_function
+from pymc_dp.graphs.values import nearest_rvs, plain_function
 from pymc_dp.reading.kept import made_once
 from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import interrupted
@@ -109,6 +109,8 @@ def sample_nuts(model: pm.Model, *, usual_accept: float | None = None, **kwargs:
             _raise_what_is_wrong(model, first)
         sizes = [math.prod(s) for s in shapes.values()]
         centers = find_centers(_with_budget(density), start, sizes)
+        if centers[0].log_density == -math.inf:
+            _raise_no_start(model, first)
         for center in centers:
             check_finite(density, center, names)
     chains = kwargs.get("chains") or max(2, kwargs.get("cores") or min(4, available_cores()))
@@ -195,6 +197,23 @@ def _raise_what_is_wrong(model: pm.Model, point: Mapping[str, np.ndarray]) -> No
     density = plain_function(values, model.logp())
     with suppress(np.linalg.LinAlgError, ZeroDivisionError), np.errstate(all="ignore"):
         density(*(point[value.name] for value in values))
+
+
+def _raise_no_start(model: pm.Model, point: Mapping[str, np.ndarray]) -> NoReturn:
+    """Name what is impossible where the search for a start began, and ended."""
+    variables = [*model.basic_RVs, *model.potentials]
+    values = [model.rvs_to_values[rv] for rv in model.free_RVs]
+    terms = plain_function(values, [term.sum() for term in model.logp(variables, sum=False)])
+    with np.errstate(all="ignore"):
+        at_start = terms(*(point[value.name] for value in values))
+    wrong = [v for v, term in zip(variables, at_start, strict=True) if not np.isfinite(term)]
+    free = {rv.name for v in wrong if v.owner for rv in nearest_rvs(v.owner.inputs)}
+    raise ValueError(
+        f"no start was found: {', '.join(repr(v.name) for v in wrong)} cannot be what it is, "
+        f"whatever was tried for {', '.join(map(repr, sorted(free)))}. Check the units and the "
+        f"noise of the published values, and the supports of the laws; or start where they are "
+        f"possible, pm.sample(initvals={{...}})"
+    )
 
 
 def _in_words(chains: Sequence[int]) -> str:

@@ -156,3 +156,12 @@ def test_nuts_declines_records_with_points():
         dp.PrivateObservation("again", x, dp.LaplaceMechanism(0.5), observed=np.ones(5))
     with pytest.raises(ValueError, match="no route on the rung 'records'"):
         dp.sample(model, draws=10, tune=10, rung="records")
+
+
+def test_what_cannot_have_been_published_is_named():
+    """No start is possible: the error names the release and what was tried."""
+    with pm.Model() as model:
+        a = pm.Uniform("a", 0, 1)
+        dp.PrivateObservation("z", a, dp.UniformMechanism(0.1), observed=5.0)
+    with pytest.raises(ValueError, match=r"no start was found: 'z' .* tried for 'a'"):
+        dp.sample(model, draws=10, tune=10, quiet=True)
