@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytensor
 import pytensor.scalar as ps
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.substitution import simplified
 
 COMPARISONS = (ps.LT, ps.LE, ps.GT, ps.GE, ps.EQ, ps.NEQ)
 STEPS = (ps.Floor, ps.Ceil, ps.RoundHalfToEven, ps.RoundHalfAwayFromZero, ps.Trunc, ps.Sign)
@@ -43,11 +46,35 @@ def solved(expression: Variable, x: Variable, level: TensorVariable) -> list[Ten
         inverse = _inverse(op, k, operands)
         if inverse is not None:
             return [root for value in inverse(level) for root in solved(node.inputs[k], x, value)]
-    raise Declined(
+    if isinstance(op, ps.TrueDiv) and touched == [0, 1]:
+        above, below = node.inputs
+        return _polynomial_roots(above - level * below, x, op)
+    if x.type.ndim == 0:
+        return _polynomial_roots(expression - level, x, op)
+    raise _unsolved(op)
+
+
+def _unsolved(op) -> Declined:
+    return Declined(
         f"`{getattr(op, 'name', None) or type(op).__name__.lower()}` cannot be solved for its "
-        f"argument: write a function in which it stands once, such as 2 * x - 1, exp(x) or clip",
+        f"argument: write a polynomial of degree two, or a function in which it stands once, such "
+        f"as exp(x) or clip",
         near=1,
     )
+
+
+def _polynomial_roots(f: TensorVariable, x: Variable, op) -> list[TensorVariable]:
+    """Return the roots of a polynomial of degree one or two."""
+    try:
+        [slope] = simplified([pytensor.grad(f, x)])
+        [bend] = simplified([pytensor.grad(slope, x, disconnected_inputs="ignore")])
+    except (NotImplementedError, ValueError):
+        bend = x
+    if x in ancestors([bend]) or jumps(f):
+        raise _unsolved(op)
+    b, c = graph_replace([slope, f], {x: pt.zeros((), dtype=x.type.dtype)}, strict=False)
+    q = -0.5 * (b + pt.switch(b < 0, -1.0, 1.0) * pt.sqrt(b**2 - 2.0 * bend * c))
+    return [2.0 * q / bend, c / q]
 
 
 def _inverse(op, k: int, operands: Sequence[Variable]) -> Callable | None:

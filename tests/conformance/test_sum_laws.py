@@ -664,7 +664,6 @@ def two(first, second):
 
 BOTH = "beside other records: write two releases"
 S, M = "statistics", "marginal"
-SHIFTED = "linear function of a sum", M, GEOMETRIC(0.9).clipped(lower=0)
 
 
 def rates(law):
@@ -759,8 +758,6 @@ REFUSED = {  # by name, on both rungs if none is told, and under Laplace noise
         lambda: pm.Normal("x", pm.Normal("m", shape=3)[:, None], 1, shape=(3, 6)),
         lambda x: x.var(axis=1, ddof=1) * (1 + pt.arange(x.shape[0])), "not alike", S,
     ),
-    "shifted ones": (rates(pm.Bernoulli), lambda x: MEMBER @ x - 1, *SHIFTED),
-    "shifted counts": (rates(pm.Poisson), lambda x: MEMBER @ x - 1, *SHIFTED),
     "NaN in a rate": (
         lambda: pm.Poisson("x", pt.exp(pm.Normal("b") * np.where(G, 1.0, np.nan)), shape=N),
         lambda x: MEMBER @ x, "NaN",

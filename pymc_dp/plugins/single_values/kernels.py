@@ -252,8 +252,10 @@ def make_draw(walk: Callable, density: Callable, whole: bool) -> Callable:
         total, top = state[1], state[0]
         if not total > 0.0:
             return math.nan
-        state[1] = 0.0
-        low, high, rest = walk(knots, args, state, slopes, total, total * rng.random())
+        low, high, rest = math.inf, math.inf, 0.0
+        while low == math.inf:  # but for rounding, the same panels come again
+            state[:] = top, 0.0
+            low, high, rest = walk(knots, args, state, slopes, 0.0, total * rng.random())
         if whole or not high > low:
             return low
         for _ in range(60):

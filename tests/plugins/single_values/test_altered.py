@@ -245,3 +245,39 @@ def test_draws_of_a_withheld_value():
     density = stats.norm(1.3, 0.7).pdf(grid) * stats.laplace(scale=0.5).cdf(1.0 - grid)
     cdf = np.cumsum(density) / density.sum()
     assert stats.kstest(drawn, lambda s: np.interp(s, grid, cdf)).pvalue > 1e-3
+
+
+LAPLACE = dp.LaplaceMechanism(0.4)
+MULTIPLES = {
+    "withheld": (
+        lambda x: x.mean(axis=1), LAPLACE.suppressed(below=1.0), [3.1, np.nan, 2.4],
+        lambda s, z: (stats.laplace.cdf(1.0, s / 5, 0.4) if np.isnan(z) else
+                      stats.laplace.pdf(z, s / 5, 0.4))),
+    "clipped": (lambda x: 2 * x.mean(axis=1) + 1, LAPLACE.clipped(lower=0), [3.1, 2.2, 6.4],
+                lambda s, z: stats.laplace.pdf(z, 2 * s / 5 + 1, 0.4)),
+    "heavy": (lambda x: x.mean(axis=1), dp.StudentTMechanism(3.0, 0.4), [3.1, 2.2, 2.4],
+              lambda s, z: stats.t.pdf(z, 3, s / 5, 0.4)),
+    "rounded": (lambda x: x.mean(axis=1), dp.GaussianMechanism(0.4).rounded(1), [3.1, 2.2, 2.4],
+                lambda s, z: np.diff([stats.norm.cdf(z + e, s / 5, 0.4) for e in (-0.05, 0.05)],
+                                     axis=0)[0]),
+    "whole": (lambda x: x.sum(axis=1) - 1, dp.GeometricMechanism(0.9).clipped(lower=0),
+              [3.0, 2.0, 4.0],
+              lambda s, z: np.exp(dp.GeometricMechanism(0.9).logp(z, s - 1).eval())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ones", [False, True])
+@pytest.mark.parametrize("case", MULTIPLES)
+def test_multiples_of_counts(case, ones):
+    """Noise that has no scale of its own is that of the sum, behind a linear function."""
+    statistic, mechanism, released, noise = MULTIPLES[case]
+    with pm.Model() as model:
+        p = pm.Beta("p", 2, 2)
+        law = pm.Bernoulli("x", p, shape=(3, 5)) if ones else pm.Poisson("x", 5 * p, shape=(3, 5))
+        dp.PrivateObservation("z", statistic(law), mechanism, observed=released)
+    collapsed = dp.collapse(model)
+    got = collapsed.compile_logp([collapsed["z"]], sum=False)({"p_logodds__": np.array(0.0)})[0]
+    s = np.arange(6) if ones else np.arange(200)
+    law = stats.binom.pmf(s, 5, 0.5) if ones else stats.poisson.pmf(s, 12.5)
+    expected = [np.log(law @ noise(s, z)) for z in released]
+    np.testing.assert_allclose(got, expected, rtol=1e-9)

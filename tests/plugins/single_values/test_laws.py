@@ -70,6 +70,10 @@ CASES = {
                          [0.4, 2.2], [0, 20]),
     "narrow": (lambda m: pm.Normal("x", m, 2, shape=2), lambda x: stats.norm.pdf(x, 1, 2),
                lambda x: abs(x - 3), NARROW, uniform, [0.0004, 1.7], [-20, 20]),
+    "a parabola": (lambda m: pm.Normal("x", m, 2, shape=2), lambda x: stats.norm.pdf(x, 1, 2),
+                   lambda x: 1 + x + x**2, NARROW, uniform, [0.7504, 4.0], [-20, -0.5, 20]),
+    "logit": (lambda m: pm.Beta("x", 2, 1 + m, shape=2), lambda x: stats.beta.pdf(x, 2, 2),
+              pm.math.logit, LAPLACE, laplace, [0.4, -3.0], [1e-9, 1 - 1e-9]),
     "logit scale": (lambda m: pm.Normal("x", m, 2, shape=2), lambda x: stats.norm.pdf(x, 1, 2),
                     pm.math.sigmoid, NARROW, uniform, [0.4, 0.99], [-20, 20]),
 }  # fmt: skip
