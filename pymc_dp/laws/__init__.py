@@ -67,7 +67,7 @@ class Pair:
     parameters : callable
         Maps the law's parameters to those that `draw` takes, as graphs.
     slow : bool
-        Whether the marginal density is a quadrature.
+        Whether the marginal density is a quadrature: that of the general rule is asked first.
     """
 
     law: type
@@ -100,6 +100,8 @@ def find_pair(law: Op, mechanism: Mechanism, *, closed: bool = False) -> Pair:
     """
     for (law_type, mechanism_type), pair in PAIRS.items():
         if isinstance(law, law_type) and type(mechanism) is mechanism_type:
+            if pair.slow and not closed:
+                break  # the general rule takes all parameters
             return pair
     builders = [VALUE_LAWS[type(law)]] if type(law) in VALUE_LAWS else []
     reasons: list[Exception] = []

@@ -221,7 +221,7 @@ def statistics():
     e = pm.Exponential("e", rate, shape=SIZE)
     release("za", 3 - 2 * a, dp.LaplaceMechanism(1.5))
     release("zb", b / 2, dp.GaussianMechanism(0.7))
-    release("zc", c, dp.LaplaceMechanism(1.0))
+    release("zc", c, dp.GaussianMechanism(1.0))
     release("zd", 1 + 3 * d, dp.LaplaceMechanism(2.0))
     release("ze", -e, dp.LaplaceMechanism(0.3))
 

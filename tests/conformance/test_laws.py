@@ -126,7 +126,7 @@ def check_counts(pair, parameters, many, seed, z, noise):
 @pytest.mark.by_day(
     "ExponentialRV-LaplaceMechanism-(0.3,)",
     "ExponentialRV-LaplaceMechanism-(20.0,)",
-    "NormalRV-GaussianMechanism-(-5.0, 0.01)",
+    "GammaRV-GaussianMechanism-(4.0, 30.0)",
     "NormalRV-LaplaceMechanism-(-5.0, 0.01)",
     "PoissonRV-GeometricMechanism-(0.02,)",
 )
