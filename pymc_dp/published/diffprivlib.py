@@ -26,8 +26,6 @@ _INSTEAD = {
     "GeometricFolded": "its whole numbers are reflected at the bounds: write dp.CustomMechanism "
     "with that mass, or release with GeometricTruncated",
     "Bingham": "it releases a direction drawn around an eigenvector, no noisy number",
-    "Vector": "it adds a random linear term to an objective function: the parameters that were "
-    "fitted are no noisy number",
     "std": 'it is the root of a noisy variance: read dp.Release.from_diffprivlib("var", value**2, '
     "...), and release the variance in the model",
 }
@@ -55,6 +53,7 @@ def from_diffprivlib(
     `LaplaceBoundedDomain`  `BoundedLaplaceMechanism`, with the larger scale that it needs
     `Staircase`             `StaircaseMechanism`
     `Snapping`              `SnappingMechanism`
+    `Vector`                `SphericalLaplace`, of the gradient of the objective
     `Uniform`               `UniformMechanism`, half as wide as :math:`\Delta / \delta`
     `Exponential`,          `ExponentialMechanism`, `NoisyMax`; the candidate becomes its
     `PermuteAndFlip`        position
