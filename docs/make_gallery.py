@@ -339,6 +339,8 @@ TITLES = {
     "CountedRecords": "Functions of counts",
     "GroupedColumns": "A regression in each group",
     "RowsOneByOne": "Rows released one by one",
+    "OneByOne": "Values released one by one",
+    "Ratios": "Noisy numbers over noisy numbers",
     "Inverted": "Sums by inversion",
 }  # of pages, where the name is internal
 KINDS = {
