@@ -109,8 +109,8 @@ PICTURES = {
         np.arange(9), 4, 5,
     ),
     "NoiseFactor": Picture(
-        _each("NoiseFactor(*{})", (0, 0.2), (0.05, 0.25), (0.1, 0.3)),
-        np.linspace(60, 150, 901), 100, 110,
+        _each("NoiseFactor({})", "0, 0.2", "0.05, 0.25", "0.1, 0.3"),
+        np.linspace(60, 150, 902), 100, 110,  # none where a density ends
     ),
     "SphericalLaplace": Picture(_each("SphericalLaplace({})", 0.25, 0.5, 1), LINE, [0.0], [1.0]),
     "BinomialMechanism": Picture(
@@ -339,6 +339,8 @@ TITLES = {
     "CountedRecords": "Functions of counts",
     "GroupedColumns": "A regression in each group",
     "RowsOneByOne": "Rows released one by one",
+    "OneByOne": "Values released one by one",
+    "Ratios": "Noisy numbers over noisy numbers",
     "Inverted": "Sums by inversion",
 }  # of pages, where the name is internal
 KINDS = {

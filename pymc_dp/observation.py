@@ -73,10 +73,11 @@ def PrivateObservation(
     statistic : tensor_like, list of tensor_like, or unregistered distribution
         The confidential statistic, an expression of the model's random variables. A list of
         equal shapes is stacked. An unregistered ``X.dist(...)`` is a confidential value
-        that is integrated out, in closed form.
+        that is integrated out, in closed form or by quadrature.
     mechanism : Mechanism or Release
-        The public noise. Its parameters broadcast against the statistic. A `Release` carries the
-        published value too.
+        The public noise. Its parameters broadcast against the statistic; only a noisy number may
+        divide them, as in ``a / w`` with ``LaplaceMechanism(10 / w)``, where w is a `pm.Laplace`, a
+        `pm.Normal` or another release. A `Release` carries the published value too.
     observed : array_like, pandas, polars or xarray object, or pm.Data, optional
         The published value, of exactly the statistic's shape. Where it has labels and `dims` have
         coords, it is put in their order, as noise parameters are; else it is taken by position,
@@ -111,7 +112,8 @@ def PrivateObservation(
         statistic, a value that the mechanism cannot publish, a statistic that depends on no random
         variable, impossible bounds, no value beside a `Release`.
     TypeError
-        A mechanism or statistic of another kind, noise that depends on a random variable.
+        A mechanism or statistic of another kind, noise that depends on a random variable but for a
+        noisy number that divides it.
 
     Examples
     --------

@@ -26,10 +26,6 @@ _INSTEAD = {
     "GeometricFolded": "its whole numbers are reflected at the bounds: write dp.CustomMechanism "
     "with that mass, or release with GeometricTruncated",
     "Bingham": "it releases a direction drawn around an eigenvector, no noisy number",
-    "Vector": "it adds a random linear term to an objective function: the parameters that were "
-    "fitted are no noisy number. Where the gradient at a point was published, write "
-    "dp.SphericalLaplace(n * epsilon / (2 * data_sensitivity)), with the epsilon that the "
-    "regulariser leaves",
     "std": 'it is the root of a noisy variance: read dp.Release.from_diffprivlib("var", value**2, '
     "...), and release the variance in the model",
 }
@@ -57,6 +53,7 @@ def from_diffprivlib(
     `LaplaceBoundedDomain`  `BoundedLaplaceMechanism`, with the larger scale that it needs
     `Staircase`             `StaircaseMechanism`
     `Snapping`              `SnappingMechanism`
+    `Vector`                `SphericalLaplace`, of the gradient of the objective
     `Uniform`               `UniformMechanism`, half as wide as :math:`\Delta / \delta`
     `Exponential`,          `ExponentialMechanism`, `NoisyMax`; the candidate becomes its
     `PermuteAndFlip`        position
@@ -172,6 +169,13 @@ def _exponential(m: Any) -> Mechanism:
     return mechanisms.ExponentialMechanism(rate)
 
 
+def _vector(m: Any) -> Mechanism:
+    # The noise of the gradient, at any point; a further regulariser is part of the statistic.
+    loss = m.epsilon - 2.0 * np.log1p(m.function_sensitivity * m.data_sensitivity / m.alpha)
+    loss = loss if loss > 0 else m.epsilon / 2.0
+    return mechanisms.SphericalLaplace(m.n * np.float64(loss) / (2.0 * m.data_sensitivity))
+
+
 # `_scale` of Gaussian noise is the standard deviation that the object draws with: its formula
 # differs between the three classes, and two of them solve for it numerically.
 _MECHANISMS: dict[str, Callable[[Any], Mechanism]] = {
@@ -192,6 +196,7 @@ _MECHANISMS: dict[str, Callable[[Any], Mechanism]] = {
     ),
     "Exponential": _exponential,
     "PermuteAndFlip": lambda m: mechanisms.NoisyMax("exponential", 1 / _rate(m)),
+    "Vector": _vector,
     "ExponentialCategorical": _among_labels,
     "ExponentialHierarchical": _among_labels,
 }

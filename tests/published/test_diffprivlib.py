@@ -71,6 +71,16 @@ def test_one_law_a_class():
     }
 
 
+@pytest.mark.parametrize(("epsilon", "loss"), [(2.0, 2.0 - 2.0 * np.log(1.5)), (0.5, 0.25)])
+def test_vectors_are_read_as_the_noise_of_a_gradient(epsilon, loss):
+    """It is divided by n; where regularisation is too weak, half of epsilon is left."""
+    own = {"function_sensitivity": 0.25, "data_sensitivity": 2.0, "alpha": 1.0, "n": 50}
+    vector = stand_in("Vector", epsilon=epsilon, **own)
+    release = dp.Release.from_diffprivlib(vector, [0.1, -0.2, 0.3])
+    assert isinstance(release.mechanism, dp.SphericalLaplace)
+    np.testing.assert_allclose(release.mechanism.beta.eval(), 50 * loss / 4.0)
+
+
 @pytest.mark.parametrize("case", MADE["tools"], ids=lambda case: f"{case['tool']}")
 def test_tools_by_name(case):
     said = case["arguments"] | ({} if case["tool"] == "histogram" else {"n": 8})
@@ -145,7 +155,7 @@ def test_binary_with_delta():
     ("mechanism", "match"),
     [
         (stand_in("GeometricFolded", epsilon=1.0), "is not read: its whole .* What is read: Lap"),
-        (stand_in("Vector", epsilon=1.0), "Vector is not read: it adds a random linear term"),
+        (stand_in("Vector", epsilon=1.0), "not that of diffprivlib 0.6 .*function_sensitivity"),
         (stand_in("Laplace", epsilon=1.0, delta=0.0, sensitivity=0.0), "finite and > 0, got 0"),
         (stand_in("Laplace", epsilon=np.inf, delta=0.0, sensitivity=1.0), "finite and > 0, got 0"),
         (stand_in("Gaussian", epsilon=1.0, delta=0.1), "not that of diffprivlib 0.6 .*_scale"),
