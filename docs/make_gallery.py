@@ -341,6 +341,7 @@ TITLES = {
     "RowsOneByOne": "Rows released one by one",
     "OneByOne": "Values released one by one",
     "Ratios": "Noisy numbers over noisy numbers",
+    "Switched": "Values that a label chooses",
     "Inverted": "Sums by inversion",
 }  # of pages, where the name is internal
 KINDS = {

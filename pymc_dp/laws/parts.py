@@ -22,6 +22,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.values import known_value
 from pymc_dp.laws.count_sums import Atom
 from pymc_dp.laws.counted import _read, mixture_of
@@ -227,5 +228,5 @@ def refuse_points(rvs: Iterable[TensorVariable]) -> None:
 def _read_truncated(op, node):
     rv = node.default_output()
     law, parameters = law_of_record(rv, truncated=True)
-    shape = rv.type.shape
+    shape = known_shape(rv)
     return law, [p if None in shape else pt.broadcast_to(p, shape) for p in parameters]

@@ -169,3 +169,15 @@ def test_what_cannot_have_been_published_is_named():
         dp.PrivateObservation("z", a, dp.UniformMechanism(0.1), observed=5.0)
     with pytest.raises(ValueError, match=r"no start was found: 'z' .* tried for 'a'"):
         dp.sample(model, draws=10, tune=10, quiet=True)
+
+
+def test_a_truncated_law_without_a_name_has_its_shape():
+    """PyMC does not tell the static shape of a truncated draw."""
+    with pm.Model() as model:
+        x = pm.Truncated.dist(pm.Poisson.dist(2.0), lower=1, shape=3)
+        z = np.array([1.2, 0.1, 4.0])
+        dp.PrivateObservation("z", x, LAPLACE, observed=z)
+    masses = np.where(K > 0, stats.poisson.pmf(K, 2.0), 0.0) / (1 - np.exp(-2.0))
+    np.testing.assert_allclose(
+        model.compile_logp()({}), np.log(laplace(z[:, None] - K) @ masses).sum(), rtol=1e-9
+    )
