@@ -10,7 +10,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
 
 _DEGREE = 7
-_PANELS = 20  # of a thousand releases
+_PANELS = 14  # of a thousand releases
 _LEAST = 2  # releases for each node: with fewer, all are evaluated
 
 
