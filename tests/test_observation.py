@@ -212,10 +212,10 @@ REFUSED = [
     refusal(outside, "'z': bounds= is a statement about records", bounds=(0, 1)),
     # Laws that are integrated out
     refusal(
-        lambda: outside(pm.Censored, pm.Normal.dist(0, 1), 0, 1),
-        "'z': .*cannot be integrated out.*Register",
+        lambda: outside(pm.Dirichlet, [1.0, 1.0]),
+        "'z': .*Register the confidential value",
         NotImplementedError,
-        observed=0.5,
+        observed=[0.5, 0.5],
     ),
     refusal(
         lambda: outside(shape=3),

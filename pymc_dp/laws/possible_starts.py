@@ -36,7 +36,8 @@ def start_where_possible(model: pm.Model, release: TensorVariable) -> None:
 
         def is_possible(x: np.ndarray) -> np.ndarray:
             noise = mechanism.logp(published, function.at(pt.constant(x), further))
-            [density] = starting_values([pm.logp(rv, pt.constant(x)) + noise])
+            law = pm.logp(rv, pt.constant(x), warn_rvs=False)
+            [density] = starting_values([law + noise])
             return np.isfinite(density)
 
         [own] = starting_values([rv])
