@@ -82,7 +82,9 @@ def junction_tree(levels: Mapping[str, int], terms: Iterable[Columns]) -> Juncti
                 f"leave out margins that connect its columns"
             )
     order, parents, separators = [0], [-1], [()]
-    while len(order) < len(cliques):  # the heaviest tree, in weights of separators, is a junction tree
+    while len(order) < len(
+        cliques
+    ):  # the heaviest tree, in weights of separators, is a junction tree
         shared = {
             (i, j): [c for c in cliques[j] if c in cliques[i]]
             for i in order

@@ -39,6 +39,7 @@ from pymc_dp.plugins.log_linear.cliques import Columns, JunctionTree
 _LISTED = 16  # a line of so few values is listed
 _MOST_TOGETHER = 4  # columns whose levels change in one move
 _UNIFORM = 0.1  # part of the law of the rows that is uniform
+_POWER = 0.25  # of the probabilities in that law: small cells need as many moves as large ones
 _FIT_ROUNDS = 20
 _LEAST = 0.5  # count that stands for a noisy one below it
 
@@ -209,7 +210,8 @@ def row_law(layout: Layout, probabilities: list[np.ndarray]) -> np.ndarray:
     for q, p in enumerate(probabilities):
         for g in range(layout.group_first[q], layout.group_first[q + 1]):
             cells = layout.cells[layout.cell_first[g] : layout.cell_first[g + 1]]
-            share = (1 - _UNIFORM) * p[cells] / p[cells].sum() + _UNIFORM / cells.size
+            share = p[cells] ** _POWER
+            share = (1.0 - _UNIFORM) * share / share.sum() + _UNIFORM / cells.size
             sums.append(np.cumsum(share))
     return np.concatenate(sums)
 
@@ -315,7 +317,9 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
                 total += layout.sign[cell] * log_weight(count, weights[cell], integrated)
             else:
                 m = cell - first
-                total += log_noise(release.z[m], float(count), *to_fixed_tuple(release.noise[m], width))
+                total += log_noise(
+                    release.z[m], float(count), *to_fixed_tuple(release.noise[m], width)
+                )
         return total
 
     @part
