@@ -38,6 +38,8 @@ from pymc_dp.plugins.log_linear.cliques import Columns, JunctionTree
 
 _LISTED = 16  # a line of so few values is listed
 _MOST_TOGETHER = 4  # columns whose levels change in one move
+_EVERY = 8  # move is one that resettles people
+_RESETTLED = 2.0  # how many at most, in widths of the noise
 _UNIFORM = 0.1  # part of the law of the rows that is uniform
 _POWER = 0.25  # of the probabilities in that law: small cells need as many moves as large ones
 _FIT_ROUNDS = 20
@@ -54,12 +56,17 @@ class Layout(NamedTuple):
     stride : matrix (tables, columns), by how much a cell's number rises with the column's level.
     levels : number of levels of every column.
     holders_first, holders : the tables that have column c are holders[holders_first[c]], ...
-    sources, targets : the clique cells that are summed, and the cells that they are added to.
+    targets_first, targets : the separators' and margins' cells that have clique cell i are
+        targets[targets_first[i]], ...
     sets_first, sets : sets of columns that are in one clique: of s columns those of rows
         sets_first[s - 1], ... of the matrix, padded by -1.
     separator : as `stride`, of the separator above every clique.
-    group_first : the first group of every clique, one for each cell of its separator.
-    cell_first, cells : the clique cells of group g are cells[cell_first[g]], ...
+    group_first : cells of a clique with the same values on a separator are a group; the first group
+        of every clique below its separator, then of every clique above one.
+    cells_first, cells : the cells of group g are cells[cells_first[g]], ..., without `first`.
+    value_first, value : cell i of those cliques is in the group value[value_first[side] + i].
+    gates_first, gates : for every clique the rows of a matrix: itself among these sides, its
+        neighbour among them, and the neighbour.
     """
 
     first: np.ndarray
@@ -68,14 +75,18 @@ class Layout(NamedTuple):
     levels: np.ndarray
     holders_first: np.ndarray
     holders: np.ndarray
-    sources: np.ndarray
+    targets_first: np.ndarray
     targets: np.ndarray
     sets_first: np.ndarray
     sets: np.ndarray
     separator: np.ndarray
     group_first: np.ndarray
-    cell_first: np.ndarray
+    cells_first: np.ndarray
     cells: np.ndarray
+    value_first: np.ndarray
+    value: np.ndarray
+    gates_first: np.ndarray
+    gates: np.ndarray
 
 
 class Release(NamedTuple):
@@ -96,17 +107,26 @@ def make_layout(tree: JunctionTree, margins: Sequence[Columns]) -> Layout:
     signs = [1] * len(tree.cliques) + [-1] * len(separators) + [0] * len(margins)
     stride = np.array([_strides(tree, t) for t in tables])
     holders = [np.flatnonzero([c in t for t in tables]) for c in columns]
-    sources, targets = [], []
+    pairs = []
     for i in range(len(tree.cliques), len(tables)):
         clique = tree.clique_of(tables[i])
         cells = tree.cells_of(tree.cliques[clique], tables[i])
-        sources.append(first[clique] + np.arange(cells.size))
-        targets.append(first[i] + cells)
+        pairs += [(first[clique] + j, first[i] + c) for j, c in enumerate(cells)]
+    pairs = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
     indices = [[columns.index(c) for c in t] for t in tree.cliques]
     most = min(_MOST_TOGETHER, max(map(len, indices)))
     sets = [sorted({s for t in indices for s in combinations(t, k)}) for k in range(1, most + 1)]
-    groups = [tree.cells_of(*both) for both in zip(tree.cliques, tree.separators, strict=True)]
-    lengths = [np.bincount(g) for g in groups]
+    below = [*zip(tree.cliques, tree.separators, strict=True)]
+    above = [(tree.cliques[p], s) for p, s in zip(tree.parents, tree.separators, strict=True)]
+    values = [tree.cells_of(*side) for side in below + above]
+    lengths = [np.bincount(v) for v in values]
+    gates = []
+    for i, (parent, separator) in enumerate(zip(tree.parents, tree.separators, strict=True)):
+        if separator:
+            other = len(tree.cliques) + i
+            gates += [(i, i, other, parent), (parent, other, i, i)]
+    gates = np.array(sorted(gates), dtype=np.int64).reshape(-1, 4)
+    numbers = np.arange(len(tree.cliques) + 1)
     return Layout(
         first,
         np.repeat(signs, sizes),
@@ -114,14 +134,18 @@ def make_layout(tree: JunctionTree, margins: Sequence[Columns]) -> Layout:
         np.array([*tree.levels.values()]),
         np.append(0, np.cumsum([h.size for h in holders])),
         np.concatenate(holders),
-        np.concatenate([np.empty(0, dtype=np.int64), *sources]),
-        np.concatenate([np.empty(0, dtype=np.int64), *targets]),
+        np.searchsorted(pairs[:, 0], np.arange(first[len(tree.cliques)] + 1)),
+        pairs[:, 1].copy(),
         np.append(0, np.cumsum([len(s) for s in sets])),
         np.array([[*s, *[-1] * (most - len(s))] for of_size in sets for s in of_size]),
         np.array([_strides(tree, s) for s in tree.separators]),
         np.append(0, np.cumsum([v.size for v in lengths])),
         np.append(0, np.cumsum(np.concatenate(lengths))),
-        np.concatenate([np.argsort(g, kind="stable") for g in groups]),
+        np.concatenate([np.argsort(v, kind="stable") for v in values]),
+        np.append(0, np.cumsum([v.size for v in values])),
+        np.concatenate(values),
+        np.searchsorted(gates[:, 0], numbers),
+        gates[:, 1:].copy(),
     )
 
 
@@ -209,7 +233,7 @@ def row_law(layout: Layout, probabilities: list[np.ndarray]) -> np.ndarray:
     sums = []
     for q, p in enumerate(probabilities):
         for g in range(layout.group_first[q], layout.group_first[q + 1]):
-            cells = layout.cells[layout.cell_first[g] : layout.cell_first[g + 1]]
+            cells = layout.cells[layout.cells_first[g] : layout.cells_first[g + 1]]
             share = p[cells] ** _POWER
             share = (1.0 - _UNIFORM) * share / share.sum() + _UNIFORM / cells.size
             sums.append(np.cumsum(share))
@@ -224,8 +248,9 @@ def extend(tables, layout):
     """Return the counts of all tables: cliques, separators and released margins."""
     counts = np.zeros(layout.first[-1], dtype=np.int64)
     counts[: tables.size] = tables
-    for i in range(layout.sources.size):
-        counts[layout.targets[i]] += tables[layout.sources[i]]
+    for i in range(tables.size):
+        for t in range(layout.targets_first[i], layout.targets_first[i + 1]):
+            counts[layout.targets[t]] += tables[i]
     return counts
 
 
@@ -259,7 +284,7 @@ def draw_row(rng, row, layout, law):
         group = layout.group_first[q]
         for c in range(row.size):
             group += layout.separator[q, c] * row[c]
-        low, high = layout.cell_first[group], layout.cell_first[group + 1] - 1
+        low, high = layout.cells_first[group], layout.cells_first[group + 1] - 1
         u = rng.random()
         while low < high:
             middle = (low + high) // 2
@@ -291,6 +316,58 @@ def contrast(row, other, columns, layout, cells, steps):
             for i in range(begin, size):
                 cells[size + i - begin], steps[size + i - begin] = cells[i] + step, -steps[i]
             size += size - begin
+    return size
+
+
+@jit
+def _settle(rng, k, cells, shift, counts, change, weights, integrated):
+    """Take -k people out of a group's cells, or add k, one by one, each by its conditional law."""
+    total = 0.0
+    for cell in cells:
+        total += counts[shift + cell] if k < 0 else weights[shift + cell]
+        total += counts[shift + cell] if k > 0 and integrated else 0
+    for _ in range(abs(k)):
+        u, last = rng.random() * total, -1
+        for cell in cells:
+            i = shift + cell
+            mass = float(counts[i] + change[i]) if k < 0 or integrated else 0.0
+            mass += weights[i] if k > 0 else 0.0
+            if mass > 0.0:
+                last = i
+                if u < mass:
+                    break
+            u -= mass
+        side = 1 if k > 0 else -1
+        change[last] += side
+        if k < 0 or integrated:
+            total += side
+
+
+@jit
+def pass_on(rng, counts, change, visited, layout, weights, integrated):
+    """Draw changes of the other cliques, given changes of visited[0]; return how many change."""
+    came, size, q = np.full(visited.size, -1), 1, 0
+    while q < size:
+        here = visited[q]
+        for gate in range(layout.gates_first[here], layout.gates_first[here + 1]):
+            side, other = layout.gates[gate, 0], layout.gates[gate, 1]
+            there = layout.gates[gate, 2]
+            if there == came[q]:
+                continue
+            first = layout.group_first[other]
+            net = np.zeros(layout.group_first[other + 1] - first, dtype=np.int64)
+            for i in range(layout.first[here + 1] - layout.first[here]):
+                net[layout.value[layout.value_first[side] + i]] += change[layout.first[here] + i]
+            if not net.any():
+                continue
+            for g in range(net.size):
+                if net[g] != 0:
+                    begin, end = layout.cells_first[first + g], layout.cells_first[first + g + 1]
+                    cells, start = layout.cells[begin:end], layout.first[there]
+                    _settle(rng, net[g], cells, start, counts, change, weights, integrated)
+            visited[size], came[size] = there, here
+            size += 1
+        q += 1
     return size
 
 
@@ -372,6 +449,40 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
         for i in range(cells.size):
             counts[cells[i]] += k * steps[i]
 
+    @part
+    def resettle(rng, counts, change, q, x, y, k, layout, weights, integrated, release):
+        """Propose to take k people from cell x of clique q to y, and to resettle what follows."""
+        if counts[x] < k:
+            return
+        change[x], change[y] = -k, k
+        visited = np.zeros(layout.separator.shape[0], dtype=np.int64)
+        visited[0] = q
+        size = pass_on(rng, counts, change, visited, layout, weights, integrated)
+        touched = set([0])  # numba takes no empty one
+        touched.clear()
+        for q in visited[:size]:
+            for i in range(layout.first[q], layout.first[q + 1]):
+                if change[i] != 0:
+                    touched.add(i)
+                    for t in range(layout.targets_first[i], layout.targets_first[i + 1]):
+                        change[layout.targets[t]] += change[i]
+                        touched.add(layout.targets[t])
+        ratio, first = 0.0, counts.size - release.z.size
+        for cell, step in ((x, -k), (y, k)):
+            ratio += log_weight(counts[cell] + step, weights[cell], integrated)
+            ratio -= log_weight(counts[cell], weights[cell], integrated)
+        for cell in touched:
+            if cell >= first and change[cell] != 0:
+                m = cell - first
+                noise = to_fixed_tuple(release.noise[m], width)
+                ratio += log_noise(release.z[m], float(counts[cell] + change[cell]), *noise)
+                ratio -= log_noise(release.z[m], float(counts[cell]), *noise)
+        accepted = math.log(1.0 - rng.random()) <= ratio
+        for cell in touched:
+            if accepted:
+                counts[cell] += change[cell]
+            change[cell] = 0
+
     @jit
     def sweep(rng, tables, layout, law, weights, integrated, release, lines):
         """Draw the tables along random lines.
@@ -396,9 +507,25 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
         most = 2 ** layout.sets.shape[1] * layout.stride.shape[0]
         cells, steps = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
         values, model = np.empty(_LISTED), (layout, weights, integrated, release)
-        for _ in range(lines):
+        change = np.zeros(counts.size, dtype=np.int64)
+        largest = max(1.0, min(_RESETTLED * release.spread.max(), float(tables.sum())))
+        for line in range(lines):
             draw_row(rng, row, layout, law)
             draw_row(rng, other, layout, law)
+            if line % _EVERY == 0:
+                q = int(rng.random() * layout.separator.shape[0])
+                c = int(rng.random() * columns)
+                x, y = layout.first[q], layout.stride[q, c] * (other[c] - row[c])
+                for i in range(columns):
+                    x += layout.stride[q, i] * row[i]
+                if y == 0:
+                    continue
+                y += x
+                if rng.random() < 0.5:
+                    x, y = y, x
+                k = int(largest ** rng.random())
+                resettle(rng, counts, change, q, x, y, k, *model)
+                continue
             together = 1 + int(rng.random() * layout.sets.shape[1])
             i, end = layout.sets_first[together - 1], layout.sets_first[together]
             chosen = layout.sets[i + int(rng.random() * (end - i)), :together]

@@ -167,7 +167,7 @@ def test_chain_finds_the_law(name):
     rng, seen = np.random.default_rng(4), np.zeros(exact.size)
     tables = np.array(model.tables[0])
     for _ in range(20_000):
-        sweep(rng, tables, 60)
+        sweep(rng, tables, 300)
         seen[model.number[tuple(tables.tolist())]] += 1
     counts_follow(seen, exact)
 
