@@ -9,15 +9,22 @@ The tables of the cliques C agree on the separators S and have the total n. Thei
 with :math:`w(m) = \theta^m / m!` for given cell probabilities, and with :math:`w(m) = \Gamma(m + a)
 / m!` where they are integrated out of a hyper-Dirichlet law (Dawid and Lauritzen 1993).
 
-Rows of the full table, of which each is in one cell of every table, give the moves. A *contrast* of
-two rows x and x' over a set of columns takes k people from x and adds k to x' where the set is one
-column, and in general changes the number of people by k, with the sign of the set's parity, in all
-rows that have the levels of x' in some columns of the set and those of x in the others. Tables that
-lack a column of the set stay as they are: two columns exchange people on a 2 x 2 minor and keep the
-margins of both. k is drawn from its conditional on the whole line of possible values, or from a
-slice of it (Neal 2003). The rows come from a law that is fixed before the run, in which every row is
-possible: the move is a draw along a random line, valid for any noise, and single columns connect
-all tables.
+Rows of the full table, of which each is in one cell of every table, give the moves. They come from
+a law that is fixed before the run, in which every row is possible.
+
+- A *contrast* of two rows x and x' over a set of columns changes the number of people by k, with
+  the sign of the set's parity, in all rows that have the levels of x' in some columns of the set,
+  and otherwise those of x. Over one column, k people move from x. Over two, people are exchanged on
+  a 2 x 2 minor: tables without both columns stay as they are. k is drawn from its conditional on
+  the whole line of possible values, or from a slice of it (Neal 2003). Contrasts of one column
+  connect all tables.
+- People *resettle*: k of them move from one cell of a clique to another. What follows in the other
+  cliques is drawn from the prior, given what was: people leave a separator's value at random, and
+  those who come choose cells in turn by the conditional law. So the chance to accept is the ratio
+  of the clique's own cells and of the noise. A value with few people in many cells, which single
+  lines cannot move far, changes by this.
+
+Both leave the law given any noise as it is.
 """
 
 from __future__ import annotations
@@ -38,7 +45,7 @@ from pymc_dp.plugins.log_linear.cliques import Columns, JunctionTree
 
 _LISTED = 16  # a line of so few values is listed
 _MOST_TOGETHER = 4  # columns whose levels change in one move
-_EVERY = 8  # move is one that resettles people
+_EVERY = 6  # move is one that resettles people
 _RESETTLED = 2.0  # how many at most, in widths of the noise
 _UNIFORM = 0.1  # part of the law of the rows that is uniform
 _POWER = 0.25  # of the probabilities in that law: small cells need as many moves as large ones
@@ -240,7 +247,7 @@ def row_law(layout: Layout, probabilities: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(sums)
 
 
-# --- The law ---------------------------------------------------------------------------------------
+# --- The law --------------------------------------------------------------------------------------
 
 
 @jit
@@ -274,7 +281,7 @@ def log_law(tables, layout, weights, integrated):
     return total
 
 
-# --- Moves -----------------------------------------------------------------------------------------
+# --- Moves ----------------------------------------------------------------------------------------
 
 
 @jit
@@ -513,8 +520,11 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
             draw_row(rng, row, layout, law)
             draw_row(rng, other, layout, law)
             if line % _EVERY == 0:
-                q = int(rng.random() * layout.separator.shape[0])
                 c = int(rng.random() * columns)
+                q = layout.separator.shape[0]
+                while q >= layout.separator.shape[0]:  # the tables after the cliques
+                    q = rng.integers(layout.holders_first[c], layout.holders_first[c + 1])
+                    q = layout.holders[q]
                 x, y = layout.first[q], layout.stride[q, c] * (other[c] - row[c])
                 for i in range(columns):
                     x += layout.stride[q, i] * row[i]
