@@ -1,13 +1,14 @@
 """Moves of tables against the law of all tables of small models, counted over all full tables."""
 
 from collections import defaultdict
+from functools import cache
 from itertools import combinations
 from math import lgamma, log
 
 import numpy as np
 import pytest
 
-from pymc_dp.kernels import jit
+from pymc_dp.kernels import jit, njit
 from pymc_dp.plugins.log_linear.cliques import junction_tree
 from pymc_dp.plugins.log_linear.kernels import (
     Release,
@@ -21,7 +22,7 @@ from pymc_dp.plugins.log_linear.kernels import (
     make_sweep,
     row_law,
 )
-from tests.agreement import counts_follow
+from tests.agreement import values_follow
 
 TOTAL = 2.4  # of the concentrations
 
@@ -56,7 +57,6 @@ class Model:
         near = np.concatenate([rng.multinomial(n, np.full(s, 1 / s)) for s in sizes])
         self.z = near + rng.normal(0, 1.5, near.size)
         self.tables, self.log_prior = self.all_tables()
-        self.number = {t: i for i, t in enumerate(self.tables)}
 
     def theta_of(self, columns):
         q = self.tree.clique_of(columns)
@@ -102,17 +102,28 @@ class Model:
         p = np.exp(log_p - log_p.max())
         return p / p.sum()
 
-    def sweep(self, noise, scale, spread=None):
-        fitted = fit_margins(self.tree, dict(zip(self.margins, self.split(), strict=True)))
-        release = Release(
-            self.z, np.full((self.z.size, 1), scale), np.full(self.z.size, spread or scale)
-        )
-        rest = (self.layout, row_law(self.layout, fitted), self.weights, self.integrated, release)
-        draw = make_sweep(noise, 1)
-        return lambda rng, tables, lines: draw(rng, tables, *rest, lines)
+    def move(self, rng, noise, scale, tables, times, lines, spread=None):
+        """Move each row of tables by so many sweeps; rows come from a law with much dependence."""
+        guide = [rng.choice([0, 2, 500], self.tree.size(m)) for m in self.margins]
+        fitted = fit_margins(self.tree, dict(zip(self.margins, guide, strict=True)))
+        noises = np.full((self.z.size, 1), scale)
+        release = Release(self.z, noises, np.full(self.z.size, spread or scale))
+        law = row_law(self.layout, fitted)
+        rest = (self.layout, law, self.weights, self.integrated, release)
+        make_many(noise)(rng, tables, times, lines, rest)
 
-    def split(self):
-        return np.split(self.z, np.cumsum([self.tree.size(m) for m in self.margins])[:-1])
+
+@cache
+def make_many(noise):
+    sweep = make_sweep(noise, 1)
+
+    @njit(cache=True)
+    def many(rng, tables, times, lines, rest):
+        for i in range(tables.shape[0]):
+            for _ in range(times):
+                sweep(rng, tables[i], *rest, lines)
+
+    return many
 
 
 def rising(counts):
@@ -147,52 +158,42 @@ def test_law_of_tables_is_that_of_the_rows(name, integrated):
 @EACH
 @WEIGHTS
 @pytest.mark.parametrize("noise", [gaussian, laplace], ids=["gaussian", "laplace"])
-def test_draws_stay_exact(name, integrated, noise):
-    """Draws from the exact law have it still after some moves, table by table."""
+@pytest.mark.parametrize("lines", [1, 12], ids=["resettle", "all"])
+def test_draws_stay_exact(name, integrated, noise, lines):
+    """Draws from the exact law have it still after moves, table by table; the first resettles."""
     model = Model(*MODELS[name], integrated)
-    exact = model.posterior(noise, 1.5)
-    sweep, rng, size = model.sweep(noise, 1.5), np.random.default_rng(3), 40_000
-    seen = np.zeros(exact.size)
-    for i in rng.choice(exact.size, size, p=exact):
-        tables = np.array(model.tables[i])
-        sweep(rng, tables, 4)
-        seen[model.number[tuple(tables.tolist())]] += 1
-    counts_follow(seen, exact)
+    exact, rng = model.posterior(noise, 1.5), np.random.default_rng(3)
+    tables = np.array(model.tables)[rng.choice(exact.size, 40_000, p=exact)]
+    before = tables.copy()
+    model.move(rng, noise, 1.5, tables, 12 // lines, lines)
+    assert (tables != before).any(axis=1).mean() > 0.3
+    values_follow(tables, model.tables, exact)
 
 
 @EACH
-def test_chain_finds_the_law(name):
-    """From one start; every 30th draw is taken for independent."""
+def test_chains_find_the_law(name):
+    """Of all chains from one start, the last draws."""
     model = Model(*MODELS[name], True)
-    exact, sweep = model.posterior(gaussian, 1.5), model.sweep(gaussian, 1.5)
-    rng, seen = np.random.default_rng(4), np.zeros(exact.size)
-    tables = np.array(model.tables[0])
-    for _ in range(10_000):
-        sweep(rng, tables, 200)
-        seen[model.number[tuple(tables.tolist())]] += 1
-    counts_follow(seen, exact)
+    rng = np.random.default_rng(4)
+    tables = np.repeat([model.tables[0]], 10_000, axis=0)
+    model.move(rng, gaussian, 1.5, tables, 1, 300)
+    values_follow(tables, model.tables, model.posterior(gaussian, 1.5))
 
 
-def test_long_lines():
-    """Two cells of a column with many people: the slice finds the law of the first."""
+@pytest.mark.parametrize("spread", [0.4, 12.0, 1e9])
+def test_long_lines(spread):
+    """Two cells of a column with many people, by slices whose width is guessed well or not."""
     model = Model(binary("a"), ["a"], ["a"], 1, True)
-    model.z, n = np.array([310.0, 210.0]), 500
+    model.z, n, a = np.array([310.0, 210.0]), 500, TOTAL / 2
     y = np.arange(n + 1)
-    a = TOTAL / 2
-    log_p = np.array(
-        [lgamma(c + a) + lgamma(n - c + a) - lgamma(c + 1) - lgamma(n - c + 1) for c in y]
-    )
-    log_p += gaussian.py_func(310.0, y, 12.0) + gaussian.py_func(210.0, n - y, 12.0)
+    log_p = gaussian.py_func(310.0, y, 12.0) + gaussian.py_func(210.0, n - y, 12.0)
+    log_p += [lgamma(c + a) - lgamma(c + 1) + lgamma(n - c + a) - lgamma(n - c + 1) for c in y]
     p = np.exp(log_p - log_p.max())
-    p /= p.sum()
-    for spread in (0.4, 12.0, 1e9):  # a guess of the width, which may be wrong
-        sweep, rng = model.sweep(gaussian, 12.0, spread), np.random.default_rng(5)
-        seen = np.zeros(n + 1)
-        for start in rng.choice(n + 1, 20_000, p=p):
-            tables = np.array([start, n - start])
-            sweep(rng, tables, 3)
-            seen[tables[0]] += 1
-        counts_follow(seen, p)
+    rng = np.random.default_rng(5)
+    first = rng.choice(y, 50_000, p=p / p.sum())
+    tables = np.stack([first, n - first], axis=1)
+    model.move(rng, gaussian, 12.0, tables, 1, 6, spread)
+    values_follow(tables[:, 0], y, p)
 
 
 def test_start_agrees_on_separators_and_is_near_the_margins():
