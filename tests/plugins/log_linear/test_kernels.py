@@ -175,8 +175,8 @@ def test_chains_find_the_law(name):
     """Of all chains from one start, the last draws."""
     model = Model(*MODELS[name], True)
     rng = np.random.default_rng(4)
-    tables = np.repeat([model.tables[0]], 10_000, axis=0)
-    model.move(rng, gaussian, 1.5, tables, 1, 300)
+    tables = np.repeat([model.tables[0]], 3_000, axis=0)
+    model.move(rng, gaussian, 1.5, tables, 1, 1500)
     values_follow(tables, model.tables, model.posterior(gaussian, 1.5))
 
 
