@@ -1,0 +1,549 @@
+r"""Draws of the tables of a decomposable model, given noisy margins.
+
+The tables of the cliques C agree on the separators S and have the total n. Their law is
+
+.. math::
+
+    p(n_C) \propto \prod_C \prod_c w_C(n_C(c)) \Big/ \prod_S \prod_s w_S(n_S(s)),
+
+with :math:`w(m) = \theta^m / m!` for given cell probabilities, and with :math:`w(m) = \Gamma(m + a)
+/ m!` where they are integrated out of a hyper-Dirichlet law (Dawid and Lauritzen 1993).
+
+Rows of the full table, of which each is in one cell of every table, give the moves. They come from
+a law that is fixed before the run, in which every row is possible.
+
+- A *contrast* of two rows x and x' over a set of columns changes the number of people by k, with
+  the sign of the set's parity, in all rows that have the levels of x' in some columns of the set,
+  and otherwise those of x. Over one column, k people move from x. Over two, people are exchanged on
+  a 2 x 2 minor: tables without both columns stay as they are. k is drawn from its conditional on
+  the whole line of possible values, or from a slice of it (Neal 2003). Contrasts of one column
+  connect all tables.
+- People *resettle*: k of them move from one cell of a clique to another. What follows in the other
+  cliques is drawn from the prior, given what was: people leave a separator's value at random, and
+  those who come choose cells in turn by the conditional law. So the chance to accept is the ratio
+  of the clique's own cells and of the noise. A value with few people in many cells, which single
+  lines cannot move far, changes by this.
+
+Both leave the law given any noise as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numba.np.unsafe.ndarray import to_fixed_tuple
+
+from pymc_dp.kernels import jit, part
+from pymc_dp.kernels.counts.exchanges import log_rising
+from pymc_dp.kernels.draws.listed import draw_listed
+from pymc_dp.plugins.log_linear.cliques import Columns, JunctionTree
+
+_LISTED = 16  # a line of so few values is listed
+_MOST_TOGETHER = 4  # columns whose levels change in one move
+_EVERY = 6  # move is one that resettles people
+_RESETTLED = 2.0  # how many at most, in widths of the noise
+_UNIFORM = 0.1  # part of the law of the rows that is uniform
+_POWER = 0.25  # of the probabilities in that law: small cells need as many moves as large ones
+_FIT_ROUNDS = 20
+_LEAST = 0.5  # count that stands for a noisy one below it
+
+
+class Layout(NamedTuple):
+    """Where things are: tables of the cliques, then of the separators, then released margins.
+
+    Attributes
+    ----------
+    first : first cell of every table; one more entry ends the last.
+    sign : of every cell, 1 in a clique, -1 in a separator, 0 in a released margin.
+    stride : matrix (tables, columns), by how much a cell's number rises with the column's level.
+    levels : number of levels of every column.
+    holders_first, holders : the tables that have column c are holders[holders_first[c]], ...
+    targets_first, targets : the separators' and margins' cells that have clique cell i are
+        targets[targets_first[i]], ...
+    sets_first, sets : sets of columns that are in one clique: of s columns those of rows
+        sets_first[s - 1], ... of the matrix, padded by -1.
+    separator : as `stride`, of the separator above every clique.
+    group_first : cells of a clique with the same values on a separator are a group; the first group
+        of every clique below its separator, then of every clique above one.
+    cells_first, cells : the cells of group g are cells[cells_first[g]], ..., without `first`.
+    value_first, value : cell i of those cliques is in the group value[value_first[side] + i].
+    gates_first, gates : for every clique the rows of a matrix: itself among these sides, its
+        neighbour among them, and the neighbour.
+    """
+
+    first: np.ndarray
+    sign: np.ndarray
+    stride: np.ndarray
+    levels: np.ndarray
+    holders_first: np.ndarray
+    holders: np.ndarray
+    targets_first: np.ndarray
+    targets: np.ndarray
+    sets_first: np.ndarray
+    sets: np.ndarray
+    separator: np.ndarray
+    group_first: np.ndarray
+    cells_first: np.ndarray
+    cells: np.ndarray
+    value_first: np.ndarray
+    value: np.ndarray
+    gates_first: np.ndarray
+    gates: np.ndarray
+
+
+class Release(NamedTuple):
+    """Released cells: values, parameters of the noise (a row each), and about how wide it is."""
+
+    z: np.ndarray
+    noise: np.ndarray
+    spread: np.ndarray
+
+
+def make_layout(tree: JunctionTree, margins: Sequence[Columns]) -> Layout:
+    """Lay out the tables of a tree and of released margins, one table after the other."""
+    columns = list(tree.levels)
+    separators = [s for s in tree.separators if s]  # the total of an empty one does not change
+    tables = [*tree.cliques, *separators, *margins]
+    sizes = [tree.size(t) for t in tables]
+    first = np.append(0, np.cumsum(sizes))
+    signs = [1] * len(tree.cliques) + [-1] * len(separators) + [0] * len(margins)
+    stride = np.array([_strides(tree, t) for t in tables])
+    holders = [np.flatnonzero([c in t for t in tables]) for c in columns]
+    pairs = []
+    for i in range(len(tree.cliques), len(tables)):
+        clique = tree.clique_of(tables[i])
+        cells = tree.cells_of(tree.cliques[clique], tables[i])
+        pairs += [(first[clique] + j, first[i] + c) for j, c in enumerate(cells)]
+    pairs = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+    indices = [[columns.index(c) for c in t] for t in tree.cliques]
+    most = min(_MOST_TOGETHER, max(map(len, indices)))
+    sets = [sorted({s for t in indices for s in combinations(t, k)}) for k in range(1, most + 1)]
+    below = [*zip(tree.cliques, tree.separators, strict=True)]
+    above = [(tree.cliques[p], s) for p, s in zip(tree.parents, tree.separators, strict=True)]
+    values = [tree.cells_of(*side) for side in below + above]
+    lengths = [np.bincount(v) for v in values]
+    gates = []
+    for i, (parent, separator) in enumerate(zip(tree.parents, tree.separators, strict=True)):
+        if separator:
+            other = len(tree.cliques) + i
+            gates += [(i, i, other, parent), (parent, other, i, i)]
+    gates = np.array(sorted(gates), dtype=np.int64).reshape(-1, 4)
+    numbers = np.arange(len(tree.cliques) + 1)
+    return Layout(
+        first,
+        np.repeat(signs, sizes),
+        stride,
+        np.array([*tree.levels.values()]),
+        np.append(0, np.cumsum([h.size for h in holders])),
+        np.concatenate(holders),
+        np.searchsorted(pairs[:, 0], np.arange(first[len(tree.cliques)] + 1)),
+        pairs[:, 1].copy(),
+        np.append(0, np.cumsum([len(s) for s in sets])),
+        np.array([[*s, *[-1] * (most - len(s))] for of_size in sets for s in of_size]),
+        np.array([_strides(tree, s) for s in tree.separators]),
+        np.append(0, np.cumsum([v.size for v in lengths])),
+        np.append(0, np.cumsum(np.concatenate(lengths))),
+        np.concatenate([np.argsort(v, kind="stable") for v in values]),
+        np.append(0, np.cumsum([v.size for v in values])),
+        np.concatenate(values),
+        np.searchsorted(gates[:, 0], numbers),
+        gates[:, 1:].copy(),
+    )
+
+
+def _strides(tree: JunctionTree, table: Columns) -> list[int]:
+    steps = {c: tree.size(table[i + 1 :]) for i, c in enumerate(table)}
+    return [steps.get(c, 0) for c in tree.levels]
+
+
+def concentrations(layout: Layout, total: float) -> np.ndarray:
+    """Return the weights of a hyper-Dirichlet law: each table shares the same total evenly."""
+    sizes = np.diff(layout.first)
+    return np.repeat(total / sizes, sizes)
+
+
+# --- A start, and draws of the weights ------------------------------------------------------------
+
+
+def fit_margins(tree: JunctionTree, margins: dict[Columns, np.ndarray]) -> list[np.ndarray]:
+    """Return probabilities of the cliques' cells, near noisy margins, that agree on separators."""
+    fitted: list[np.ndarray] = []
+    for i, clique in enumerate(tree.cliques):
+        inside = [
+            (tree.cells_of(clique, m), np.maximum(np.ravel(z), _LEAST))
+            for m, z in margins.items()
+            if set(m) <= set(clique)
+        ]
+        p = np.full(tree.size(clique), 1.0 / tree.size(clique))
+        for _ in range(_FIT_ROUNDS):
+            for cells, z in inside:
+                p *= (z / z.sum() / np.bincount(cells, p))[cells]
+        fitted.append(_joint(tree, i, p, fitted))
+    return fitted
+
+
+def _joint(tree: JunctionTree, i: int, p: np.ndarray, above: list[np.ndarray]) -> np.ndarray:
+    """Scale the table of a clique so that it agrees with that of its parent."""
+    if not (separator := tree.separators[i]):
+        return p / p.sum()
+    parent = tree.parents[i]
+    groups = tree.cells_of(tree.cliques[i], separator)
+    of_parent = tree.cells_of(tree.cliques[parent], separator)
+    return p * (np.bincount(of_parent, above[parent]) / np.bincount(groups, p))[groups]
+
+
+def draw_tables(rng, tree: JunctionTree, probabilities: list[np.ndarray], n: int) -> np.ndarray:
+    """Draw the tables of n rows of these probabilities, along the tree."""
+    tables: list[np.ndarray] = []
+    for i, clique in enumerate(tree.cliques):
+        groups = tree.cells_of(clique, tree.separators[i])
+        totals = np.array([n])
+        if tree.separators[i]:
+            of_parent = tree.cells_of(tree.cliques[tree.parents[i]], tree.separators[i])
+            totals = np.bincount(of_parent, tables[tree.parents[i]]).astype(np.int64)
+        table = np.zeros(tree.size(clique), dtype=np.int64)
+        for s, total in enumerate(totals):
+            p = probabilities[i][groups == s]
+            table[groups == s] = rng.multinomial(total, p / p.sum())
+        tables.append(table)
+    return np.concatenate(tables)
+
+
+def draw_weights(
+    rng, tree: JunctionTree, tables: np.ndarray, weights: np.ndarray
+) -> list[np.ndarray]:
+    """Draw the probabilities of the cliques' cells given the tables: rows are Dirichlet.
+
+    `tables` and `weights` have the cliques' cells first; what follows is not used.
+    """
+    drawn: list[np.ndarray] = []
+    start = 0
+    for i, clique in enumerate(tree.cliques):
+        groups = tree.cells_of(clique, tree.separators[i])
+        shape = (tables[start : start + groups.size] + weights[start : start + groups.size]) * 1.0
+        start += groups.size
+        # Gamma(a) is Gamma(a + 1) u^(1 / a): its logarithm exists for small shapes, too.
+        logs = np.log(rng.standard_gamma(shape + 1.0)) + np.log1p(-rng.random(shape.size)) / shape
+        top = np.full(groups.max() + 1, -math.inf)
+        np.maximum.at(top, groups, logs)
+        drawn.append(_joint(tree, i, np.exp(logs - top[groups]), drawn))
+    return drawn
+
+
+def row_law(layout: Layout, probabilities: list[np.ndarray]) -> np.ndarray:
+    """Return the law that rows are drawn from: sums of conditionals, in the order of `cells`."""
+    sums = []
+    for q, p in enumerate(probabilities):
+        for g in range(layout.group_first[q], layout.group_first[q + 1]):
+            cells = layout.cells[layout.cells_first[g] : layout.cells_first[g + 1]]
+            share = p[cells] ** _POWER
+            share = (1.0 - _UNIFORM) * share / share.sum() + _UNIFORM / cells.size
+            sums.append(np.cumsum(share))
+    return np.concatenate(sums)
+
+
+# --- The law --------------------------------------------------------------------------------------
+
+
+@jit
+def extend(tables, layout):
+    """Return the counts of all tables: cliques, separators and released margins."""
+    counts = np.zeros(layout.first[-1], dtype=np.int64)
+    counts[: tables.size] = tables
+    for i in range(tables.size):
+        for t in range(layout.targets_first[i], layout.targets_first[i + 1]):
+            counts[layout.targets[t]] += tables[i]
+    return counts
+
+
+@jit
+def log_weight(count, weight, integrated):
+    """Log of w, the weight of a cell; see the module."""
+    if integrated:
+        return log_rising(float(count), weight)
+    if count == 0:
+        return 0.0
+    return count * math.log(weight) - math.lgamma(count + 1.0) if weight > 0.0 else -math.inf
+
+
+@jit
+def log_law(tables, layout, weights, integrated):
+    """Log of the law of the tables, up to a constant."""
+    counts, total = extend(tables, layout), 0.0
+    for i in range(counts.size):
+        if layout.sign[i] != 0:
+            total += layout.sign[i] * log_weight(counts[i], weights[i], integrated)
+    return total
+
+
+# --- Moves ----------------------------------------------------------------------------------------
+
+
+@jit
+def draw_row(rng, row, layout, law):
+    """Draw a row, along the tree."""
+    for q in range(layout.separator.shape[0]):
+        group = layout.group_first[q]
+        for c in range(row.size):
+            group += layout.separator[q, c] * row[c]
+        low, high = layout.cells_first[group], layout.cells_first[group + 1] - 1
+        u = rng.random()
+        while low < high:
+            middle = (low + high) // 2
+            if law[middle] > u:
+                high = middle
+            else:
+                low = middle + 1
+        cell = layout.cells[low]
+        for c in range(row.size):
+            if layout.stride[q, c] > 0:
+                row[c] = cell // layout.stride[q, c] % layout.levels[c]
+
+
+@jit
+def contrast(row, other, columns, layout, cells, steps):
+    """Write the direction that two rows give over a set of columns; return its length."""
+    size = 0
+    for h in range(layout.holders_first[columns[0]], layout.holders_first[columns[0] + 1]):
+        table, begin = layout.holders[h], size
+        cells[size], steps[size] = layout.first[table], -1
+        for c in range(row.size):
+            cells[size] += layout.stride[table, c] * row[c]
+        size += 1
+        for c in columns:
+            step = layout.stride[table, c] * (other[c] - row[c])
+            if step == 0:  # the table lacks the column, or the rows are equal in it
+                size = begin
+                break
+            for i in range(begin, size):
+                cells[size + i - begin], steps[size + i - begin] = cells[i] + step, -steps[i]
+            size += size - begin
+    return size
+
+
+@jit
+def _settle(rng, k, cells, shift, counts, change, weights, integrated):
+    """Take -k people out of a group's cells, or add k, one by one, each by its conditional law."""
+    total = 0.0
+    for cell in cells:
+        total += counts[shift + cell] if k < 0 else weights[shift + cell]
+        total += counts[shift + cell] if k > 0 and integrated else 0
+    for _ in range(abs(k)):
+        u, last = rng.random() * total, -1
+        for cell in cells:
+            i = shift + cell
+            mass = float(counts[i] + change[i]) if k < 0 or integrated else 0.0
+            mass += weights[i] if k > 0 else 0.0
+            if mass > 0.0:
+                last = i
+                if u < mass:
+                    break
+            u -= mass
+        side = 1 if k > 0 else -1
+        change[last] += side
+        if k < 0 or integrated:
+            total += side
+
+
+@jit
+def pass_on(rng, counts, change, visited, layout, weights, integrated):
+    """Draw changes of the other cliques, given changes of visited[0]; return how many change."""
+    came, size, q = np.full(visited.size, -1), 1, 0
+    while q < size:
+        here = visited[q]
+        for gate in range(layout.gates_first[here], layout.gates_first[here + 1]):
+            side, other = layout.gates[gate, 0], layout.gates[gate, 1]
+            there = layout.gates[gate, 2]
+            if there == came[q]:
+                continue
+            first = layout.group_first[other]
+            net = np.zeros(layout.group_first[other + 1] - first, dtype=np.int64)
+            for i in range(layout.first[here + 1] - layout.first[here]):
+                net[layout.value[layout.value_first[side] + i]] += change[layout.first[here] + i]
+            if not net.any():
+                continue
+            for g in range(net.size):
+                if net[g] != 0:
+                    begin, end = layout.cells_first[first + g], layout.cells_first[first + g + 1]
+                    cells, start = layout.cells[begin:end], layout.first[there]
+                    _settle(rng, net[g], cells, start, counts, change, weights, integrated)
+            visited[size], came[size] = there, here
+            size += 1
+        q += 1
+    return size
+
+
+@cache
+def make_sweep(log_noise: Callable, width: int) -> Callable:
+    """Return the function that draws the tables of a model, in place.
+
+    Parameters
+    ----------
+    log_noise : compiled callable ``(z, count, *parameters)``
+        Log density of a released cell.
+    width : int
+        How many parameters it takes.
+    """
+
+    @part
+    def log_density(k, counts, cells, steps, layout, weights, integrated, release):
+        """Log density k steps along a direction."""
+        total, first = 0.0, counts.size - release.z.size
+        for i in range(cells.size):
+            cell = cells[i]
+            count = counts[cell] + k * steps[i]
+            if layout.sign[cell] != 0:
+                total += layout.sign[cell] * log_weight(count, weights[cell], integrated)
+            else:
+                m = cell - first
+                total += log_noise(
+                    release.z[m], float(count), *to_fixed_tuple(release.noise[m], width)
+                )
+        return total
+
+    @part
+    def draw_steps(rng, low, high, guess, values, *line):
+        """Draw k on low, ..., high, among which is 0; `guess` is about the width of its law."""
+        if high - low < values.size:
+            for i in range(high - low + 1):
+                values[i] = log_density(low + i, *line)
+            drawn = draw_listed(rng, values[: high - low + 1])
+            return 0 if drawn < 0 else low + drawn
+        level = log_density(0, *line) + math.log(1.0 - rng.random())
+        if not level > -math.inf:
+            return 0
+        left = -int(rng.random() * guess)
+        right = left + guess - 1
+        while left > low and log_density(left, *line) > level:
+            left -= guess
+        while right < high and log_density(right + 1, *line) > level:
+            right += guess
+        left, right = max(left, low), min(right, high)
+        while True:
+            k = left + int(rng.random() * (right - left + 1))
+            if k == 0 or log_density(k, *line) > level:
+                return k
+            if k < 0:
+                left = k + 1
+            else:
+                right = k - 1
+
+    @part
+    def move(rng, counts, cells, steps, values, layout, weights, integrated, release):
+        """Draw the counts along a direction."""
+        low, high = -(2**62), 2**62
+        precision, first = 0.0, counts.size - release.z.size
+        for i in range(cells.size):
+            cell = cells[i]
+            if steps[i] < 0:
+                high = min(high, counts[cell])
+            else:
+                low = max(low, -counts[cell])
+            if layout.sign[cell] == 0:
+                precision += 1.0 / release.spread[cell - first] ** 2
+        if low == high:
+            return
+        guess = high - low + 1
+        if precision > 0.0:
+            guess = min(guess, int(3.0 / math.sqrt(precision)) + 1)
+        line = (counts, cells, steps, layout, weights, integrated, release)
+        k = draw_steps(rng, low, high, guess, values, *line)
+        for i in range(cells.size):
+            counts[cells[i]] += k * steps[i]
+
+    @part
+    def resettle(rng, counts, change, q, x, y, k, layout, weights, integrated, release):
+        """Propose to take k people from cell x of clique q to y, and to resettle what follows."""
+        if counts[x] < k:
+            return
+        change[x], change[y] = -k, k
+        visited = np.zeros(layout.separator.shape[0], dtype=np.int64)
+        visited[0] = q
+        size = pass_on(rng, counts, change, visited, layout, weights, integrated)
+        touched = set([0])  # numba takes no empty one
+        touched.clear()
+        for q in visited[:size]:
+            for i in range(layout.first[q], layout.first[q + 1]):
+                if change[i] != 0:
+                    touched.add(i)
+                    for t in range(layout.targets_first[i], layout.targets_first[i + 1]):
+                        change[layout.targets[t]] += change[i]
+                        touched.add(layout.targets[t])
+        ratio, first = 0.0, counts.size - release.z.size
+        for cell, step in ((x, -k), (y, k)):
+            ratio += log_weight(counts[cell] + step, weights[cell], integrated)
+            ratio -= log_weight(counts[cell], weights[cell], integrated)
+        for cell in touched:
+            if cell >= first and change[cell] != 0:
+                m = cell - first
+                noise = to_fixed_tuple(release.noise[m], width)
+                ratio += log_noise(release.z[m], float(counts[cell] + change[cell]), *noise)
+                ratio -= log_noise(release.z[m], float(counts[cell]), *noise)
+        accepted = math.log(1.0 - rng.random()) <= ratio
+        for cell in touched:
+            if accepted:
+                counts[cell] += change[cell]
+            change[cell] = 0
+
+    @jit
+    def sweep(rng, tables, layout, law, weights, integrated, release, lines):
+        """Draw the tables along random lines.
+
+        Parameters
+        ----------
+        rng : numpy Generator
+        tables : int array, updated in place
+            The cliques' tables, one after the other; they agree on the separators.
+        layout : Layout
+        law : float array, see `row_law`.
+        weights : float array
+            Of all cells of cliques and separators: parameters of the Dirichlet laws, or
+            probabilities.
+        integrated : whether `weights` are the former.
+        release : Release
+        lines : int
+        """
+        counts = extend(tables, layout)
+        columns = layout.levels.size
+        row, other = np.zeros(columns, dtype=np.int64), np.zeros(columns, dtype=np.int64)
+        most = 2 ** layout.sets.shape[1] * layout.stride.shape[0]
+        cells, steps = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
+        values, model = np.empty(_LISTED), (layout, weights, integrated, release)
+        change = np.zeros(counts.size, dtype=np.int64)
+        largest = max(1.0, min(_RESETTLED * release.spread.max(), float(tables.sum())))
+        for line in range(lines):
+            draw_row(rng, row, layout, law)
+            draw_row(rng, other, layout, law)
+            if line % _EVERY == 0:
+                c = int(rng.random() * columns)
+                q = layout.separator.shape[0]
+                while q >= layout.separator.shape[0]:  # the tables after the cliques
+                    q = rng.integers(layout.holders_first[c], layout.holders_first[c + 1])
+                    q = layout.holders[q]
+                x, y = layout.first[q], layout.stride[q, c] * (other[c] - row[c])
+                for i in range(columns):
+                    x += layout.stride[q, i] * row[i]
+                if y == 0:
+                    continue
+                y += x
+                if rng.random() < 0.5:
+                    x, y = y, x
+                k = int(largest ** rng.random())
+                resettle(rng, counts, change, q, x, y, k, *model)
+                continue
+            together = 1 + int(rng.random() * layout.sets.shape[1])
+            i, end = layout.sets_first[together - 1], layout.sets_first[together]
+            chosen = layout.sets[i + int(rng.random() * (end - i)), :together]
+            if together == 1 and rng.random() < 0.5:
+                other[chosen[0]] = int(rng.random() * layout.levels[chosen[0]])
+            size = contrast(row, other, chosen, layout, cells, steps)
+            if size > 0:
+                move(rng, counts, cells[:size], steps[:size], values, *model)
+        tables[:] = counts[: tables.size]
+
+    return sweep
