@@ -81,7 +81,8 @@ def junction_tree(levels: Mapping[str, int], terms: Iterable[Columns]) -> Juncti
                 f"the clique {', '.join(clique)} has {cells:,} cells, more than {MOST_CELLS:,}: "
                 f"leave out margins that connect its columns"
             )
-    order, parents, separators = [0], [-1], [()]
+    order, parents = [0], [-1]
+    separators: list[Columns] = [()]
     while len(order) < len(
         cliques
     ):  # the heaviest tree, in weights of separators, is a junction tree

@@ -33,7 +33,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.np.unsafe.ndarray import to_fixed_tuple
@@ -114,12 +114,12 @@ def make_layout(tree: JunctionTree, margins: Sequence[Columns]) -> Layout:
     signs = [1] * len(tree.cliques) + [-1] * len(separators) + [0] * len(margins)
     stride = np.array([_strides(tree, t) for t in tables])
     holders = [np.flatnonzero([c in t for t in tables]) for c in columns]
-    pairs = []
+    met: list[tuple[Any, Any]] = []
     for i in range(len(tree.cliques), len(tables)):
         clique = tree.clique_of(tables[i])
         cells = tree.cells_of(tree.cliques[clique], tables[i])
-        pairs += [(first[clique] + j, first[i] + c) for j, c in enumerate(cells)]
-    pairs = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+        met += [(first[clique] + j, first[i] + c) for j, c in enumerate(cells)]
+    pairs = np.array(sorted(met), dtype=np.int64).reshape(-1, 2)
     indices = [[columns.index(c) for c in t] for t in tree.cliques]
     most = min(_MOST_TOGETHER, max(map(len, indices)))
     sets = [sorted({s for t in indices for s in combinations(t, k)}) for k in range(1, most + 1)]
@@ -127,12 +127,12 @@ def make_layout(tree: JunctionTree, margins: Sequence[Columns]) -> Layout:
     above = [(tree.cliques[p], s) for p, s in zip(tree.parents, tree.separators, strict=True)]
     values = [tree.cells_of(*side) for side in below + above]
     lengths = [np.bincount(v) for v in values]
-    gates = []
+    ways: list[tuple[int, int, int, int]] = []
     for i, (parent, separator) in enumerate(zip(tree.parents, tree.separators, strict=True)):
         if separator:
             other = len(tree.cliques) + i
-            gates += [(i, i, other, parent), (parent, other, i, i)]
-    gates = np.array(sorted(gates), dtype=np.int64).reshape(-1, 4)
+            ways += [(i, i, other, parent), (parent, other, i, i)]
+    gates = np.array(sorted(ways), dtype=np.int64).reshape(-1, 4)
     numbers = np.arange(len(tree.cliques) + 1)
     return Layout(
         first,
@@ -481,7 +481,7 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
         for cell in touched:
             if cell >= first and change[cell] != 0:
                 m = cell - first
-                noise = to_fixed_tuple(release.noise[m], width)
+                noise: Any = to_fixed_tuple(release.noise[m], width)
                 ratio += log_noise(release.z[m], float(counts[cell] + change[cell]), *noise)
                 ratio -= log_noise(release.z[m], float(counts[cell]), *noise)
         accepted = math.log(1.0 - rng.random()) <= ratio

@@ -1,0 +1,270 @@
+"""A log-linear model of categorical columns, as a variable of a PyMC model: its cliques' tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+from pymc.distributions.distribution import _support_point
+from pymc.logprob.abstract import _logprob
+from pytensor.gradient import disconnected_type
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.plugins.log_linear.cliques import Columns, JunctionTree, junction_tree
+from pymc_dp.plugins.log_linear.kernels import (
+    concentrations,
+    draw_tables,
+    draw_weights,
+    make_layout,
+)
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+
+class CliqueTablesRV(RandomVariable):
+    """Counts of the cells of all cliques, one table after the other, of n rows.
+
+    The cell probabilities are integrated out of a hyper-Dirichlet law. Inputs are n and the total
+    concentration.
+    """
+
+    name = "clique_tables"
+    signature = "(),()->(t)"
+    dtype = "int64"
+    _print_name = ("LogLinear", "\\operatorname{LogLinear}")
+    __props__ = (*RandomVariable.__props__, "key")
+
+    def __init__(self, tree: JunctionTree, **kwargs):
+        self.tree, self.layout = tree, make_layout(tree, [])
+        self.key = tuple(tree.levels.items()), tuple(tree.cliques), tuple(tree.parents)
+        super().__init__(**kwargs)
+
+    def _supp_shape_from_params(self, dist_params, param_shapes=None):
+        return (pt.constant(sum(map(self.tree.size, self.tree.cliques)), dtype="int64"),)
+
+    def rng_fn(self, rng, n, total, size):
+        """Draw tables, each of probabilities of its own."""
+        shape = np.broadcast_shapes(np.shape(n), np.shape(total)) if size is None else tuple(size)
+        ns, totals = (np.broadcast_to(x, shape).ravel() for x in (n, total))
+        drawn = []
+        for rows, concentration in zip(ns, totals, strict=True):
+            weights = concentrations(self.layout, concentration)
+            nothing = np.zeros(weights.size, dtype=np.int64)
+            probabilities = draw_weights(rng, self.tree, nothing, weights)
+            drawn.append(draw_tables(rng, self.tree, probabilities, int(rows)))
+        return np.reshape(drawn, (*shape, -1)).astype("int64")
+
+
+@_logprob.register(CliqueTablesRV)
+def _tables_logprob(op, values, rng, size, n, total, **kwargs):
+    [value] = values
+    tree, sizes = op.tree, [op.tree.size(c) for c in op.tree.cliques]
+    starts = np.append(0, np.cumsum(sizes))
+    tables = [value[a:b] for a, b in pairwise(starts)]
+    possible = pt.all(value >= 0) & pt.eq(pt.sum(tables[0]), n)
+
+    def cells(counts):
+        a = total / counts.type.shape[0] if counts.type.shape[0] else total / counts.shape[0]
+        return pt.sum(pt.gammaln(counts + a) - pt.gammaln(a) - pt.gammaln(counts + 1.0))
+
+    whole = pt.gammaln(n + 1.0) + pt.gammaln(total) - pt.gammaln(n + total)
+    logp = pt.zeros(())
+    for i, (parent, separator) in enumerate(zip(tree.parents, tree.separators, strict=True)):
+        logp = logp + cells(tables[i])
+        if not separator:
+            logp = logp + whole
+            possible &= pt.eq(pt.sum(tables[i]), n)
+            continue
+        own = _summed(tables[i], tree.cells_of(tree.cliques[i], separator))
+        above = _summed(tables[parent], tree.cells_of(tree.cliques[parent], separator))
+        logp, possible = logp - cells(own), possible & pt.all(pt.eq(own, above))
+    return pt.switch(possible, logp, -np.inf)
+
+
+def _summed(table: TensorVariable, cells: np.ndarray) -> TensorVariable:
+    return pt.dot(np.eye(int(cells.max()) + 1)[:, cells], table)
+
+
+@_support_point.register(CliqueTablesRV)
+def _tables_support_point(op, rv, rng, size, n, total):
+    """Return tables with all rows in the first cell of each: they agree."""
+    firsts = np.cumsum([0, *(op.tree.size(c) for c in op.tree.cliques[:-1])])
+    return pt.set_subtensor(pt.zeros(rv.shape, dtype="int64")[..., firsts], n[..., None])
+
+
+class Margin(Op):
+    """The counts of some columns, from the tables of all cliques."""
+
+    __props__ = ("key", "columns")
+
+    def __init__(self, tree: JunctionTree, columns: Columns):
+        self.key = tuple(tree.levels.items()), tuple(tree.cliques), tuple(tree.parents)
+        self.columns, self.shape = columns, tree.shape(columns)
+        clique = tree.clique_of(columns)
+        self._first = sum(tree.size(c) for c in tree.cliques[:clique])
+        self._cells = tree.cells_of(tree.cliques[clique], columns)
+
+    def make_node(self, tables):
+        """Apply to the tables."""
+        return Apply(self, [tables], [pt.tensor(dtype="int64", shape=self.shape)])
+
+    def of(self, tables: np.ndarray) -> np.ndarray:
+        """Sum counts, or probabilities, of cells; leading axes are draws."""
+        own = tables[..., self._first : self._first + self._cells.size]
+        summed = np.zeros((*own.shape[:-1], prod(self.shape)), dtype=own.dtype)
+        for cell in range(summed.shape[-1]):
+            summed[..., cell] = own[..., self._cells == cell].sum(axis=-1)
+        return summed.reshape(*own.shape[:-1], *self.shape)
+
+    def perform(self, node, inputs, output_storage):
+        """Compute the counts."""
+        output_storage[0][0] = self.of(inputs[0])
+
+    def infer_shape(self, node, shapes):
+        """Return the numbers of levels."""
+        return [tuple(pt.constant(n) for n in self.shape)]
+
+    def connection_pattern(self, node):
+        """Disconnect whole numbers."""
+        return [[False]]
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return no gradient."""
+        return [disconnected_type()]
+
+
+class LogLinear:
+    r"""The rows of a table of categorical columns, with a decomposable log-linear law.
+
+    Rows are independent. Columns that no term connects are independent given those between them.
+    Each clique of the graph of the terms has a table of counts, :math:`n_C`, and tables agree on
+    what cliques share, their separators S. With :math:`a_C = A / |C|` for the cells of a clique and
+    a hyper-Dirichlet law of the cell probabilities [1]_, which is integrated out,
+
+    .. math::
+
+        p(n_C) = \frac{n!\, \Gamma(A)}{\Gamma(n + A)}
+            \prod_C \prod_c \frac{\Gamma(n_C(c) + a_C)}{\Gamma(a_C)\, n_C(c)!} \Big/
+            \prod_S \prod_s \frac{\Gamma(n_S(s) + a_S)}{\Gamma(a_S)\, n_S(s)!} .
+
+    The table of all columns never appears.
+
+    Parameters
+    ----------
+    name : str
+        Name of the variable in the model: the counts of all cliques' cells, one after the other.
+    levels : dict of str to int, or to a sequence of labels
+        The columns, and how many levels each has, or which.
+    terms : sequence of tuple of str
+        Columns that interact, such as ``("age", "income")``.
+    n : int
+        Number of rows, public.
+    concentration : float, optional
+        A, the total concentration of the table: by default the number of cells of the largest
+        clique, so that no cell has less than 1.
+
+    Raises
+    ------
+    ValueError
+        A term with an unknown column, a clique of more than 10,000 cells, n that is no whole number
+        of at least 0, a concentration that is not positive.
+
+    References
+    ----------
+    .. [1] A. P. Dawid, S. L. Lauritzen (1993). Hyper Markov laws in the statistical analysis of
+       decomposable graphical models. Annals of Statistics 21(3), 1272-1317.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     rows = dp.LogLinear(
+    ...         "rows", {"age": 3, "job": 2, "income": 2}, [("age", "job"), ("job", "income")], 90
+    ...     )
+    ...     noise = dp.GaussianMechanism(4.0)
+    ...     jobs = [[20.0, 11.0], [30.0, 8.0], [5.0, 14.0]]
+    ...     z = dp.PrivateObservation("z", rows.margin("age", "job"), noise, observed=jobs)
+    >>> rows.margin("income").type.shape
+    (2,)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        levels: Mapping[str, int | Sequence[Any]],
+        terms: Iterable[Sequence[str]],
+        n: int,
+        *,
+        concentration: float | None = None,
+    ):
+        self.labels = {c: range(x) if isinstance(x, int) else list(x) for c, x in levels.items()}
+        counts = {c: len(labels) for c, labels in self.labels.items()}
+        try:
+            self.tree = junction_tree(counts, [tuple(t) for t in terms])
+        except ValueError as error:
+            raise ValueError(f"{name!r}: {error}") from None
+        if not (isinstance(n, int | np.integer) and n >= 0):
+            raise ValueError(f"{name!r}: n={n!r} is no whole number of rows")
+        total = concentration
+        if total is None:
+            total = max(map(self.tree.size, self.tree.cliques))
+        if not (np.isfinite(total) and total > 0):
+            raise ValueError(f"{name!r}: concentration={total!r} is not finite and > 0")
+        rv = CliqueTablesRV(self.tree)(
+            pt.constant(int(n), dtype="int64"), pt.constant(float(total), dtype="float64"),
+            rng=pt.random.shared_rng(seed=None), return_next_rng=True,
+        )[1]  # fmt: skip
+        self.rv = pm.modelcontext(None).register_rv(rv, name)
+        self.total = float(total)
+
+    def margin(self, *columns: str) -> TensorVariable:
+        """Return the counts of some columns of one clique, an axis for each.
+
+        Raises
+        ------
+        ValueError
+            Columns that are in no clique together.
+        """
+        return self._margin(columns)(self.rv)
+
+    def _margin(self, columns: Columns) -> Margin:
+        unknown = [c for c in columns if c not in self.tree.levels]
+        together = any({*columns} <= {*clique} for clique in self.tree.cliques)
+        if unknown or not together or not columns or len({*columns}) < len(columns):
+            raise ValueError(
+                f"{self.rv.name!r}: {', '.join(map(repr, columns)) or 'nothing'} is no margin of a "
+                f"clique. Cliques are {'; '.join(', '.join(c) for c in self.tree.cliques)}: add a "
+                f"term with these columns"
+            )
+        return Margin(self.tree, columns)
+
+    def probabilities(self, idata: DataTree, *columns: str, random_seed=None) -> xr.DataArray:
+        """Draw the probabilities of the cells of a margin, one table for each posterior draw.
+
+        Parameters
+        ----------
+        idata : DataTree
+            A result with this variable in its posterior.
+        *columns : str
+            Columns of one clique.
+        random_seed : optional
+            Seed or generator.
+        """
+        margin, rng = self._margin(columns), np.random.default_rng(random_seed)
+        posterior = idata["posterior"][str(self.rv.name)].to_numpy()
+        weights = concentrations(make_layout(self.tree, []), self.total)
+        drawn = np.empty(posterior.shape)
+        for place in np.ndindex(posterior.shape[:2]):
+            drawn[place] = np.concatenate(draw_weights(rng, self.tree, posterior[place], weights))
+        names = ("chain", "draw", *columns)
+        return xr.DataArray(margin.of(drawn), {c: self.labels[c] for c in columns}, names)

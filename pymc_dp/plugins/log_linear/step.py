@@ -1,0 +1,182 @@
+"""Draws of the tables of a log-linear model given noisy margins, as a step of PyMC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.scalar.basic import Cast
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.graphs.compiled import Piece, from_code, from_numbers
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.values import known_value
+from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.postprocessed import layers
+from pymc_dp.mechanisms.release import PrivateReleaseRV
+from pymc_dp.plugins.log_linear.kernels import (
+    Release,
+    concentrations,
+    draw_tables,
+    fit_margins,
+    make_layout,
+    make_sweep,
+    row_law,
+)
+from pymc_dp.plugins.log_linear.model import CliqueTablesRV, Margin
+from pymc_dp.reading.model import Reading, children, mechanism_of, release_statistic
+from pymc_dp.step_methods.base import DPStep, in_a_row, point_function, unusable
+from pymc_dp.step_methods.registry import STEPS, accepted
+
+_LINES = 10  # in a sweep, for each cell of a clique
+
+
+@STEPS.register(order=10)
+class CliqueGibbs(DPStep):
+    r"""Update the tables of a `LogLinear` model, whose margins were released with noise.
+
+    A sweep draws along random lines of tables that agree on their separators: an exchange of any
+    number of people within a clique, and people who move from one level of a column to another in
+    all cliques that hold it. Each is drawn from its conditional on the whole line. Now and then
+    people resettle: what follows in other cliques is drawn from the prior. Cell probabilities are
+    integrated out; `LogLinear.probabilities` draws them.
+
+    Parameters
+    ----------
+    vars : list of TensorVariable
+        The variable of one `LogLinear`.
+    model : pm.Model, optional
+        The model of the context by default.
+
+    Raises
+    ------
+    ValueError
+        Naming what else than a release of a margin depends on the tables.
+    """
+
+    name = "dp_cliques"
+
+    @classmethod
+    def claims(cls, reading, left):
+        """Claim the tables of each log-linear model whose margins are released."""
+        tables = [rv for rv in left if isinstance(rv.owner.op, CliqueTablesRV)]
+        return [[rv] for rv in accepted(lambda rv: read_margins(reading, rv), tables)]
+
+    def _prepare(self, reading, initial_point):
+        try:
+            [rv] = self.model_rvs
+            released = read_margins(reading, rv)
+        except (Declined, ValueError) as error:
+            names = ", ".join(repr(rv.name) for rv in self.model_rvs)
+            raise ValueError(f"CliqueGibbs cannot update {names}: {error}") from None
+        model, op = reading.model, rv.owner.op
+        n, total = (np.asarray(known_value(p)) for p in op.dist_params(rv.owner))
+        self._n, self._tree = int(n), op.tree
+        self._margins = [margin.columns for _, margin in released]
+        mechanisms = [mechanism_of(release) for release, _ in released]
+        noise, self._kinds = noise_of_all(mechanisms)
+        self._width = 1 + max(len(m.parameters) for m in mechanisms)
+        self._sweep = make_sweep(noise.function, self._width)
+        self._shapes = [margin.shape for _, margin in released]
+        self._layout = make_layout(op.tree, self._margins)
+        self._weights = concentrations(self._layout, float(total))
+        self._lines = _LINES * sum(map(op.tree.size, op.tree.cliques))
+        parts = []
+        for (release, margin), mechanism in zip(released, mechanisms, strict=True):
+            cells = [model.rvs_to_values[release], *mechanism.parameters]
+            parts += [pt.broadcast_to(part, margin.shape) for part in cells]
+        self._values = point_function(model, in_a_row(parts))
+        self._widths = [_width_of(m) for m in mechanisms]
+        self._name, self._law, self._fresh = model.rvs_to_values[rv].name, None, True
+
+    def setup_chain(self, rng, tune, draws):
+        """Begin a chain near what was published."""
+        super().setup_chain(rng, tune, draws)
+        self._fresh = tune > 0
+
+    def step(self, point):
+        """Sweep over the tables."""
+        release, published = self._release(self._values(point))
+        tables = np.array(point[self._name], dtype=np.int64)
+        if self._law is None or self._fresh:
+            fitted = fit_margins(self._tree, published)
+            self._law = row_law(self._layout, fitted)
+            tables = draw_tables(self.rng, self._tree, fitted, self._n) if self._fresh else tables
+            self._fresh = False
+        self._sweep(
+            self.rng, tables, self._layout, self._law, self._weights, True, release, self._lines
+        )
+        return {**point, self._name: tables.astype(point[self._name].dtype)}, [{}]
+
+    def _release(self, values: np.ndarray) -> tuple[Release, dict]:
+        z, noise, spread, at = np.empty(0), np.empty((0, self._width)), np.empty(0), 0
+        published = {}
+        for columns, shape, kind, width in zip(
+            self._margins, self._shapes, self._kinds, self._widths, strict=True
+        ):
+            size, (code, count) = int(np.prod(shape)), kind
+            block = values[at : at + size * (1 + count)].reshape(1 + count, size)
+            at += size * (1 + count)
+            if np.isnan(block[1:]).any():
+                raise unusable(self._name)
+            rows = np.zeros((size, self._width))
+            rows[:, 0], rows[:, 1 : 1 + count] = code, block[1:].T
+            z, noise = np.append(z, block[0]), np.vstack([noise, rows])
+            spread = np.append(spread, np.full(size, width))
+            published[columns] = np.nan_to_num(block[0]).reshape(shape)
+        return Release(z, noise, spread), published
+
+
+def read_margins(reading: Reading, rv: TensorVariable) -> list[tuple[TensorVariable, Margin]]:
+    """Return the releases of the tables, and the margin of each; decline all else."""
+    released = []
+    for child in children(reading, rv):
+        statistic = release_statistic(child) if isinstance(
+            getattr(child.owner, "op", None), PrivateReleaseRV
+        ) else None  # fmt: skip
+        while statistic is not None and isinstance(
+            getattr(statistic.owner.op, "scalar_op", None), Cast
+        ):
+            statistic = statistic.owner.inputs[0]
+        if statistic is None or not isinstance(statistic.owner.op, Margin):
+            raise Declined(
+                f"{child.name!r} depends on it, and is no release of a margin: write "
+                f"rows.margin(...) itself as the statistic"
+            )
+        if child.owner.op.bounds is not None or child not in reading.model.observed_RVs:
+            raise Declined(f"the release {child.name!r} has no observed value, or has bounds=")
+        released.append((child, statistic.owner.op))
+    if not released:
+        raise Declined("no margin of it is released")
+    return released
+
+
+def noise_of_all(mechanisms: Sequence[Mechanism]) -> tuple[Piece, list[tuple[int, int]]]:
+    """Compile the log density of a released cell; return for each release its code, and a width.
+
+    The function takes a release, a count, the code of a mechanism and its parameters.
+    """
+    names = [f"p{i}" for i in range(max(len(m.parameters) for m in mechanisms))]
+    code, pieces, kinds = "", {}, []
+    for k, mechanism in enumerate(mechanisms):
+        z, y = pt.dscalars("z", "y")
+        parameters = [pt.dscalar() for _ in mechanism.parameters]
+        logp = mechanism.with_parameters(*parameters).logp(z, y)
+        pieces[f"noise{k}"] = from_numbers([z, y, *parameters], logp)
+        given = ", ".join(["z", "y", *names[: len(parameters)]])
+        code += f"if code == {k}.0:\n    return noise{k}({given})\n"
+        kinds.append((k, len(parameters)))
+    arguments = ", ".join(["z", "y", "code", *names])
+    return from_code(
+        "log_noise", arguments, code + "return -np.inf", np=Piece(np, "numpy"), **pieces
+    ), kinds
+
+
+def _width_of(mechanism: Mechanism) -> float:
+    """Return about how wide noise is: a wrong width only costs time."""
+    inner = layers(mechanism)[-1]
+    if inner.rates is None:
+        return 1.0
+    lam, tau = (float(np.mean(np.asarray(known_value(rate)))) for rate in inner.rates)
+    return float(min(1.5 / lam if lam > 0 else np.inf, tau**-0.5 if tau > 0 else np.inf))
