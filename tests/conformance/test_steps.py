@@ -23,11 +23,20 @@ def regression_of_counts():
     return dp.collapse(model, "statistics")
 
 
+def columns():
+    with pm.Model() as model:
+        rows = dp.LogLinear("rows", {"a": 2, "b": 3}, [("a", "b")], 30)
+        z = np.full((2, 3), 5.0)
+        dp.PrivateObservation("z", rows.margin("a", "b"), dp.LaplaceMechanism(2.0), observed=z)
+    return model
+
+
 # For each step: a model, and the variable that it updates.
 CASES = {
     dp.RecordMetropolis: (gaussian, "x"),
     dp.FactorizationGibbs: (factorization, "theta"),
     dp.CountGibbs: (counted, "x_count"),
+    dp.CliqueGibbs: (columns, "rows"),
     dp.TableGibbs: (table, "y"),
     dp.CellGibbs: (regression_of_counts, "y_count"),
     dp.TwoSidedGibbs: (poisson, "y"),
