@@ -43,6 +43,7 @@ from pymc_dp.step_methods import (
 if TYPE_CHECKING:
     from pymc_dp import neural, studies
     from pymc_dp.plugins.factorization import FactorizationGibbs, poisson_factorization
+    from pymc_dp.plugins.log_linear import CliqueGibbs, LogLinear
     from pymc_dp.plugins.rare_noise import (
         BinomialMechanism,
         BoundedLaplaceMechanism,
@@ -73,6 +74,7 @@ __all__ = [
     "CauchyMechanism",
     "CellGibbs",
     "CellKey",
+    "CliqueGibbs",
     "ConjugateGibbs",
     "CountGibbs",
     "CustomMechanism",
@@ -86,6 +88,7 @@ __all__ = [
     "GeometricMechanism",
     "LaplaceMechanism",
     "LaplaceScaleMixtureGibbs",
+    "LogLinear",
     "NoiseFactor",
     "NoisyMax",
     "Privacy",
