@@ -30,7 +30,6 @@ from pymc_dp.laws.real_line import backward, forward, log_density, support
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.postprocessed import PostProcessed
-from pymc_dp.mechanisms.scales import SymmetricNoise
 from pymc_dp.plugins.single_values import kernels
 from pymc_dp.plugins.single_values.grid import Grid, number_of_all
 
@@ -226,6 +225,7 @@ class Marginal(KernelOp):
 
 _MADE: dict[Any, Marginal] = {}
 _MOST_MADE = 64
+_SEEN = 500  # releases between which bends are looked for
 _MOST_BENDS = 8  # of a kind, where a function differs between values
 
 
@@ -340,7 +340,7 @@ def log_marginal(law: Any, mechanism: Mechanism, value, *parameters) -> TensorVa
     if numbers is not None and numbers.size > 1 and None not in alike:
         given, released = alike, np.asarray(numbers, dtype="float64")
         each = mechanism.with_parameters(*alike[len(parameters) :])
-        bent = bends(law, each, alike[: len(parameters)])
+        bent = bends(law, each, alike[: len(parameters)], released)
         smooth = bent is not None and is_smooth(law, mechanism, parameters)
         grid = Grid(released, smooth=smooth, bends=bent or ())
         value = pt.constant(grid.nodes)
@@ -374,10 +374,14 @@ def is_smooth(law: Any, mechanism: Mechanism, parameters) -> bool:
     return not points and noise.spacing is None and not isinstance(noise, PostProcessed)
 
 
-def bends(law: Any, mechanism: Mechanism, parameters) -> list[float] | None:
-    """Return releases at which additive noise makes the marginal bend; None if not known."""
-    noise = of_statistic(mechanism)
-    around = noise.kinks(pt.zeros(())) if isinstance(noise, SymmetricNoise) else []
+def bends(law: Any, mechanism: Mechanism, parameters, released: np.ndarray) -> list[float] | None:
+    """Return releases at which noise makes the marginal bend; None where these are not known.
+
+    There a point at which the law or the function bends meets a kink of the noise.
+    """
+    noise, z = of_statistic(mechanism), np.unique(released[np.isfinite(released)])
+    z = z[np.unique(np.linspace(0, max(z.size - 1, 0), _SEEN).astype(int))] if z.size else z
+    around = [known_value(kink, fixed=True) for kink in noise.kinks(pt.constant(z))]
     if not around and not noise.has_more_kinks:
         return []
     points = []
@@ -386,10 +390,19 @@ def bends(law: Any, mechanism: Mechanism, parameters) -> list[float] | None:
         points += [] if part.is_atom else [end for end in support(part.law) if end is not None]
     if isinstance(mechanism, OfFunction):
         points = [mechanism._of(p) for p in [*points, *mechanism.bends()]]
-    known = [known_value(p - k, fixed=True) for p in points for k in around]
-    if (points and noise.has_more_kinks) or any(k is None or k.size > _MOST_BENDS for k in known):
+    known = [known_value(p, fixed=True) for p in points]
+    levels = np.concatenate([np.ravel(x) for x in known if x is not None] or [np.empty(0)])
+    many = levels.size > _MOST_BENDS * (1 + len(known))
+    if (points and noise.has_more_kinks) or any(x is None for x in (*known, *around)) or many:
         return None
-    return [float(b) for k in known if k is not None for b in k.ravel()]
+    found: list[float] = []
+    for kink in around:
+        beyond = np.broadcast_to(np.asarray(kink), z.shape) - levels[:, None]
+        here, at = np.nonzero(beyond[:, :-1] * beyond[:, 1:] <= 0.0)
+        low, high = beyond[here, at], beyond[here, at + 1]
+        share = low / np.where(low == high, 1.0, low - high)
+        found += (z[at] + share * (z[at + 1] - z[at])).tolist()
+    return found
 
 
 def marginal_at(law: Any, mechanism: Mechanism, value, theta) -> TensorVariable:
