@@ -57,6 +57,7 @@ def test_the_law_sums_to_one_over_all_tables_and_is_that_of_prior_draws():
     assert log_densities(model, [wrong])[0] == -np.inf
 
 
+@pytest.mark.by_day("withheld", "two laws")
 @pytest.mark.parametrize(
     "noises",
     [

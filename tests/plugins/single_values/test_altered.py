@@ -236,6 +236,7 @@ def test_means_of_waiting_times():
     np.testing.assert_allclose(released.shown(np.array([7.0, 16.0])), [7.0, 16.0])  # sums
 
 
+@pytest.mark.nightly
 def test_draws_of_a_withheld_value():
     mechanism = dp.LaplaceMechanism(0.5).suppressed(below=1.0)
     pair = find_pair(ptr.normal, mechanism)

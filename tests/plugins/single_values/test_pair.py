@@ -189,6 +189,7 @@ def test_many_releases_with_points_are_not_interpolated(how):
     np.testing.assert_allclose(many[:40], few, rtol=1e-9)
 
 
+@pytest.mark.by_day("law0-mechanism0-2.0-parameters0", "law2-mechanism2-4.2-parameters2")
 @pytest.mark.compiled
 @pytest.mark.parametrize(
     ("law", "mechanism", "z", "parameters"),
