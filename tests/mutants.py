@@ -211,7 +211,7 @@ MUTANTS = {
     ),
     "factor of a statistic": Mutant(
         "pymc_dp/laws/one_value.py",
-        "        return term - np.log(abs(np.asarray(statistic.factor)))",
+        "        return term - log_slope",
         "        return term",
         "tests/laws/families/test_moments.py::test_rows_of_a_matrix_with_noise_of_their_own",
     ),
@@ -300,9 +300,9 @@ MUTANTS = {
         "tests/conformance/test_sum_laws.py",
     ),
     "noise of a multiple of a count": Mutant(
-        "pymc_dp/laws/counts/records.py",
-        "return self.inner.logp(value, self.factor * statistic + self.constant)",
-        "return self.inner.logp(value, self.factor * statistic)",
+        "pymc_dp/laws/of_function.py",
+        "Function(x, (a, b), a * x + b)",
+        "Function(x, (a, b), a * x)",
         "tests/laws/counts/test_records.py",
     ),
     "constant of a drawn sum": Mutant(

@@ -84,6 +84,15 @@ class PostProcessed(Mechanism):
         return self.inner.may_jump
 
     @property
+    def has_more_kinks(self) -> bool:  # type: ignore[override]
+        """Also those of an interval of releases."""
+        return self.inner.has_more_kinks or self.inner.may_jump
+
+    def kinks(self, value):
+        """See `Mechanism.kinks`."""
+        return [*self.inner.kinks(value), self.typical_statistic(value)]
+
+    @property
     def has_gap(self) -> bool:
         """That of `inner`."""
         return self.inner.has_gap

@@ -99,8 +99,9 @@ def columns(arrays):
         if flat.shape[1] <= 4:
             found |= {f"{name}[{j}]": column for j, column in enumerate(flat.T)}
         else:
-            found |= {f"{name}[0]": flat[:, 0], f"mean({name})": flat.mean(1)}
-            found |= {f"spread({name})": flat.std(1)}
+            found |= {f"{name}[0]": flat[:, 0], f"spread({name})": flat.std(1)}
+            if np.ptp(total := flat.mean(1)) > 0.0:  # that of a table is fixed
+                found[f"mean({name})"] = total
     return found
 
 
@@ -449,6 +450,22 @@ def draw_factorization(rng, size):
     return {"theta": theta, "phi": phi}, {"z": y + geometric_noise(rng, 1.5, y.shape)}
 
 
+def rows_of_columns():
+    rows = dp.LogLinear("rows", {"a": 2, "b": 3, "c": 2}, [("a", "b"), ("b", "c")], 15)
+    release("z", rows.margin("a", "b"), dp.LaplaceMechanism(2.0))
+    release("w", rows.margin("c", "b"), dp.GaussianMechanism(1.5))
+    return rows
+
+
+def draw_rows_of_columns(rng, size):
+    with pm.Model():
+        rows = rows_of_columns()
+    tables = rows.rv.owner.op.rng_fn(rng, 15, 6.0, (size,))
+    ab, cb = (rows.margin(*pair).owner.op.of(tables) for pair in ("ab", "cb"))
+    noise = rng.laplace(0, 2.0, ab.shape), rng.normal(0, 1.5, cb.shape)
+    return {"rows": tables}, {"z": ab + noise[0], "w": cb + noise[1]}
+
+
 def bounded_moments():
     mu = pm.Normal("mu", 0.4, 0.3)
     s2 = pm.InverseGamma("s2", 3, 0.5)  # as large as the bounds allow: they matter
@@ -579,6 +596,7 @@ ON = {
             4_000,
         ),
     },
+    dp.CliqueGibbs: {"two cliques": (rows_of_columns, ["rows"], 4_000, draw_rows_of_columns)},
     dp.FactorizationGibbs: {
         "released": (factorization, ["theta", "phi"], 2_000, draw_factorization, 2),
     },

@@ -88,7 +88,7 @@ class CliqueGibbs(DPStep):
             parts += [pt.broadcast_to(part, margin.shape) for part in cells]
         self._values = point_function(model, in_a_row(parts))
         self._widths = [_width_of(m) for m in mechanisms]
-        self._name, self._law, self._fresh = model.rvs_to_values[rv].name, None, True
+        self._name, self._law, self._fresh = model.rvs_to_values[rv].name, None, False
 
     def setup_chain(self, rng, tune, draws):
         """Begin a chain near what was published."""

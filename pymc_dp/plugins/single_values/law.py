@@ -84,6 +84,8 @@ class Switched(SumLaw):
             raise Declined
         statistic = apart(release_statistic(releases[0]))
         chosen, label, values = _find_switch(statistic, group.records)
+        if known_shape(chosen) != known_shape(statistic):
+            raise Declined
         for rv in group.records:
             check_transform(reading.model, rv)
             if rv not in (label, *values) or {*nearest_rvs(rv.owner.inputs)} & {*group.records}:

@@ -33,6 +33,8 @@ from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.plugins.single_values import kernels
 from pymc_dp.plugins.single_values.grid import Grid, number_of_all
 
+_CLOSE = 8.0, 25.0  # logs of how much closer to an end than the typical value
+
 
 def single_parts(law: Any, parameters) -> list[Part]:
     """Return the parts of a law; one that is truncated is a law of its own."""
@@ -59,15 +61,25 @@ def places(mechanism: Mechanism, z) -> list[TensorVariable]:
 
 
 def knots(part: Part, around) -> TensorVariable:
-    """Return where the integrand may be large, or bend, on the real line for a continuous law."""
+    """Return where the integrand may be large, or bend, on the real line for a continuous law.
+
+    Where a place is beyond an end of the support, what is large may be close to that end.
+    """
     law = part.law
     anchor = as_float(_support_point(law.owner.op, law, *law.owner.inputs))
     ends = [as_float(end) for pair in part.ends for end in pair]
-    stacked = pt.stack([anchor, *around, *ends])
-    if not is_whole(part):
-        stacked = forward(law, stacked)
-    # Beyond the support there is nothing to meet.
-    return pt.switch(pt.isnan(stacked) | pt.isinf(stacked), stacked[0], stacked)
+    x = pt.stack([anchor, *around, *ends])
+    y = x if is_whole(part) else forward(law, x)
+    close = []
+    for end, side in zip(
+        (None, None) if is_whole(part) else support(law), (-1.0, 1.0), strict=True
+    ):
+        if end is not None:
+            beyond = side * (x - end) >= 0.0
+            y = pt.switch(beyond, y[0] + side * _CLOSE[1], y)
+            close.append(y[0] + pt.switch(pt.any(beyond), side * _CLOSE[0], 0.0))
+    y = pt.concatenate([y, pt.stack(close)]) if close else y
+    return pt.switch(pt.isnan(y) | pt.isinf(y), y[0], y)
 
 
 class Marginal(KernelOp):
