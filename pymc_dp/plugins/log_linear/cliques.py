@@ -36,6 +36,12 @@ class JunctionTree(NamedTuple):
     parents: list[int]
     separators: list[Columns]
 
+    @property
+    def key(self) -> tuple:
+        """What it is made of, to be hashed; see `tree_of`."""
+        cliques, separators = tuple(self.cliques), tuple(self.separators)
+        return tuple(self.levels.items()), cliques, tuple(self.parents), separators
+
     def shape(self, columns: Columns) -> tuple[int, ...]:
         """Return the shape of a table."""
         return tuple(self.levels[c] for c in columns)
@@ -58,6 +64,12 @@ class JunctionTree(NamedTuple):
         for column in margin:
             cells = cells * self.levels[column] + values[column]
         return cells.ravel()
+
+
+def tree_of(key: tuple) -> JunctionTree:
+    """Return the tree with a `key`."""
+    levels, *parts = key
+    return JunctionTree(dict(levels), *map(list, parts))
 
 
 def junction_tree(levels: Mapping[str, int], terms: Iterable[Columns]) -> JunctionTree:

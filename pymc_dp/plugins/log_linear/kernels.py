@@ -208,6 +208,8 @@ def draw_tables(rng, tree: JunctionTree, probabilities: list[np.ndarray], n: int
             totals = np.bincount(of_parent, tables[tree.parents[i]]).astype(np.int64)
         table = np.zeros(tree.size(clique), dtype=np.int64)
         for s, total in enumerate(totals):
+            if total == 0:  # its probabilities may be zero, too
+                continue
             p = probabilities[i][groups == s]
             table[groups == s] = rng.multinomial(total, p / p.sum())
         tables.append(table)

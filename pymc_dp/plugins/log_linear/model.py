@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
@@ -19,7 +20,7 @@ from pytensor.graph.op import Op
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.plugins.log_linear.cliques import Columns, JunctionTree, junction_tree
+from pymc_dp.plugins.log_linear.cliques import Columns, JunctionTree, junction_tree, tree_of
 from pymc_dp.plugins.log_linear.kernels import (
     concentrations,
     draw_tables,
@@ -29,6 +30,9 @@ from pymc_dp.plugins.log_linear.kernels import (
 
 if TYPE_CHECKING:
     from xarray import DataTree
+
+
+_log = logging.getLogger("pymc.dp")
 
 
 class CliqueTablesRV(RandomVariable):
@@ -44,10 +48,14 @@ class CliqueTablesRV(RandomVariable):
     _print_name = ("LogLinear", "\\operatorname{LogLinear}")
     __props__ = (*RandomVariable.__props__, "key")
 
-    def __init__(self, tree: JunctionTree, **kwargs):
-        self.tree, self.layout = tree, make_layout(tree, [])
-        self.key = tuple(tree.levels.items()), tuple(tree.cliques), tuple(tree.parents)
+    def __init__(self, key: tuple, **kwargs):
+        self.key, self.tree = key, tree_of(key)
+        self.layout = make_layout(self.tree, [])
         super().__init__(**kwargs)
+
+    def __str__(self):
+        """Name it without its tree."""
+        return self.name
 
     def _supp_shape_from_params(self, dist_params, param_shapes=None):
         return (pt.constant(sum(map(self.tree.size, self.tree.cliques)), dtype="int64"),)
@@ -85,14 +93,15 @@ def _tables_logprob(op, values, rng, size, n, total, **kwargs):
             logp = logp + whole
             possible &= pt.eq(pt.sum(tables[i]), n)
             continue
-        own = _summed(tables[i], tree.cells_of(tree.cliques[i], separator))
-        above = _summed(tables[parent], tree.cells_of(tree.cliques[parent], separator))
+        own = _summed(tree, tables[i], tree.cliques[i], separator)
+        above = _summed(tree, tables[parent], tree.cliques[parent], separator)
         logp, possible = logp - cells(own), possible & pt.all(pt.eq(own, above))
     return pt.switch(possible, logp, -np.inf)
 
 
-def _summed(table: TensorVariable, cells: np.ndarray) -> TensorVariable:
-    return pt.dot(np.eye(int(cells.max()) + 1)[:, cells], table)
+def _summed(tree: JunctionTree, table, clique: Columns, separator: Columns) -> TensorVariable:
+    gone = tuple(i for i, c in enumerate(clique) if c not in separator)
+    return table.reshape(tree.shape(clique)).sum(axis=gone).ravel()
 
 
 @_support_point.register(CliqueTablesRV)
@@ -102,17 +111,36 @@ def _tables_support_point(op, rv, rng, size, n, total):
     return pt.set_subtensor(pt.zeros(rv.shape, dtype="int64")[..., firsts], n[..., None])
 
 
+def _labels(name: str, column: str, levels: Any) -> Sequence[Any]:
+    if isinstance(levels, int | np.integer):
+        levels = range(levels)
+    if isinstance(levels, str) or not len(levels) or len({*levels}) < len(levels):
+        raise ValueError(
+            f"{name!r}: the levels of {column!r} are a number of at least 1, or different labels; "
+            f"got {levels!r}"
+        )
+    return levels if isinstance(levels, range) else list(levels)
+
+
 class Margin(Op):
     """The counts of some columns, from the tables of all cliques."""
 
     __props__ = ("key", "columns")
 
-    def __init__(self, tree: JunctionTree, columns: Columns):
-        self.key = tuple(tree.levels.items()), tuple(tree.cliques), tuple(tree.parents)
-        self.columns, self.shape = columns, tree.shape(columns)
-        clique = tree.clique_of(columns)
-        self._first = sum(tree.size(c) for c in tree.cliques[:clique])
-        self._cells = tree.cells_of(tree.cliques[clique], columns)
+    def __init__(self, key: tuple, columns: Columns):
+        tree = tree_of(key)
+        self.key, self.columns, self.shape = key, columns, tree.shape(columns)
+        place = tree.clique_of(columns)
+        clique = tree.cliques[place]
+        self._first = sum(tree.size(c) for c in tree.cliques[:place])
+        self._of = tree.shape(clique)
+        kept = [c for c in clique if c in columns]
+        self._gone = tuple(i - len(clique) for i, c in enumerate(clique) if c not in columns)
+        self._order = [kept.index(c) - len(kept) for c in columns]
+
+    def __str__(self):
+        """Name it by its columns."""
+        return f"Margin({', '.join(self.columns)})"
 
     def make_node(self, tables):
         """Apply to the tables."""
@@ -120,15 +148,13 @@ class Margin(Op):
 
     def of(self, tables: np.ndarray) -> np.ndarray:
         """Sum counts, or probabilities, of cells; leading axes are draws."""
-        own = tables[..., self._first : self._first + self._cells.size]
-        summed = np.zeros((*own.shape[:-1], prod(self.shape)), dtype=own.dtype)
-        for cell in range(summed.shape[-1]):
-            summed[..., cell] = own[..., self._cells == cell].sum(axis=-1)
-        return summed.reshape(*own.shape[:-1], *self.shape)
+        own = tables[..., self._first : self._first + prod(self._of)]
+        summed = own.reshape(*own.shape[:-1], *self._of).sum(axis=self._gone)
+        return summed.transpose(*range(summed.ndim - len(self._order)), *self._order)
 
     def perform(self, node, inputs, output_storage):
         """Compute the counts."""
-        output_storage[0][0] = self.of(inputs[0])
+        output_storage[0][0] = np.ascontiguousarray(self.of(inputs[0]))
 
     def infer_shape(self, node, shapes):
         """Return the numbers of levels."""
@@ -166,12 +192,15 @@ class LogLinear:
     levels : dict of str to int, or to a sequence of labels
         The columns, and how many levels each has, or which.
     terms : sequence of tuple of str
-        Columns that interact, such as ``("age", "income")``.
+        Columns that interact, such as ``("age", "income")``. Where their graph has a cycle, columns
+        are joined until it is triangulated: three terms that close a triangle are one clique.
     n : int
         Number of rows, public.
     concentration : float, optional
         A, the total concentration of the table: by default the number of cells of the largest
-        clique, so that no cell has less than 1.
+        clique, so that no cell has less than 1. It counts as A rows that are spread evenly: a
+        column of two levels has a Beta(A / 2, A / 2) prior. A cell with less than a half mixes
+        slowly.
 
     Raises
     ------
@@ -196,6 +225,8 @@ class LogLinear:
     ...     z = dp.PrivateObservation("z", rows.margin("age", "job"), noise, observed=jobs)
     >>> rows.margin("income").type.shape
     (2,)
+    >>> rows.tree.cliques  # in this order, the last column fastest
+    [('age', 'job'), ('job', 'income')]
     """
 
     def __init__(
@@ -207,20 +238,33 @@ class LogLinear:
         *,
         concentration: float | None = None,
     ):
-        self.labels = {c: range(x) if isinstance(x, int) else list(x) for c, x in levels.items()}
+        if not levels:
+            raise ValueError(f"{name!r}: levels= has no columns")
+        self.labels = {c: _labels(name, c, x) for c, x in levels.items()}
         counts = {c: len(labels) for c, labels in self.labels.items()}
+        terms = list(terms)
+        if any(isinstance(term, str) for term in terms):
+            raise ValueError(
+                f'{name!r}: terms={terms!r} is no list of tuples of columns: write [("a", "b")]'
+            )
         try:
             self.tree = junction_tree(counts, [tuple(t) for t in terms])
         except ValueError as error:
             raise ValueError(f"{name!r}: {error}") from None
         if not (isinstance(n, int | np.integer) and n >= 0):
-            raise ValueError(f"{name!r}: n={n!r} is no whole number of rows")
+            raise ValueError(f"{name!r}: n={n!r} is no whole number of rows: write an int")
         total = concentration
         if total is None:
             total = max(map(self.tree.size, self.tree.cliques))
-        if not (np.isfinite(total) and total > 0):
-            raise ValueError(f"{name!r}: concentration={total!r} is not finite and > 0")
-        rv = CliqueTablesRV(self.tree)(
+        if not (isinstance(total, int | float | np.number) and np.isfinite(total) and total > 0):
+            raise ValueError(f"{name!r}: concentration={total!r} is no finite number > 0")
+        if total > 0.1 * n > 0:
+            _log.warning(
+                "%r: the prior counts as much as %g rows beside n=%s, and draws each column to "
+                "equal shares. State concentration=, or leave columns out of the largest clique",
+                name, total, n,
+            )  # fmt: skip
+        rv = CliqueTablesRV(self.tree.key)(
             pt.constant(int(n), dtype="int64"), pt.constant(float(total), dtype="float64"),
             rng=pt.random.shared_rng(seed=None), return_next_rng=True,
         )[1]  # fmt: skip
@@ -246,7 +290,7 @@ class LogLinear:
                 f"clique. Cliques are {'; '.join(', '.join(c) for c in self.tree.cliques)}: add a "
                 f"term with these columns"
             )
-        return Margin(self.tree, columns)
+        return Margin(self.tree.key, columns)
 
     def probabilities(self, idata: DataTree, *columns: str, random_seed=None) -> xr.DataArray:
         """Draw the probabilities of the cells of a margin, one table for each posterior draw.

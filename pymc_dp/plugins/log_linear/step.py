@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.step_methods.compound import Competence
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_code, from_numbers
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import known_value
+from pymc_dp.kernels import jit
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.postprocessed import layers
 from pymc_dp.mechanisms.release import PrivateReleaseRV
@@ -19,6 +21,7 @@ from pymc_dp.plugins.log_linear.kernels import (
     Release,
     concentrations,
     draw_tables,
+    extend,
     fit_margins,
     make_layout,
     make_sweep,
@@ -27,9 +30,15 @@ from pymc_dp.plugins.log_linear.kernels import (
 from pymc_dp.plugins.log_linear.model import CliqueTablesRV, Margin
 from pymc_dp.reading.model import Reading, children, mechanism_of, release_statistic
 from pymc_dp.step_methods.base import DPStep, in_a_row, point_function, unusable
-from pymc_dp.step_methods.registry import STEPS, accepted
+from pymc_dp.step_methods.registry import STEPS
 
+_APPROACH = 20  # sweeps towards what was published
 _LINES = 10  # in a sweep, for each cell of a clique
+
+
+@jit
+def _bell(z, count, scale):
+    return -0.5 * ((z - count) / scale) ** 2
 
 
 @STEPS.register(order=10)
@@ -59,9 +68,14 @@ class CliqueGibbs(DPStep):
 
     @classmethod
     def claims(cls, reading, left):
-        """Claim the tables of each log-linear model whose margins are released."""
-        tables = [rv for rv in left if isinstance(rv.owner.op, CliqueTablesRV)]
-        return [[rv] for rv in accepted(lambda rv: read_margins(reading, rv), tables)]
+        """Claim the tables of each log-linear model: no other step moves them."""
+        return [[rv] for rv in left if isinstance(rv.owner.op, CliqueTablesRV)]
+
+    @classmethod
+    def competence(cls, var, has_grad=None):
+        """IDEAL for the tables of a log-linear model."""
+        ideal = isinstance(getattr(var.owner, "op", None), CliqueTablesRV)
+        return Competence.IDEAL if ideal else Competence.INCOMPATIBLE
 
     def _prepare(self, reading, initial_point):
         try:
@@ -77,6 +91,7 @@ class CliqueGibbs(DPStep):
         mechanisms = [mechanism_of(release) for release, _ in released]
         noise, self._kinds = noise_of_all(mechanisms)
         self._width = 1 + max(len(m.parameters) for m in mechanisms)
+        self._noise = noise.function
         self._sweep = make_sweep(noise.function, self._width)
         self._shapes = [margin.shape for _, margin in released]
         self._layout = make_layout(op.tree, self._margins)
@@ -102,12 +117,36 @@ class CliqueGibbs(DPStep):
         if self._law is None or self._fresh:
             fitted = fit_margins(self._tree, published)
             self._law = row_law(self._layout, fitted)
-            tables = draw_tables(self.rng, self._tree, fitted, self._n) if self._fresh else tables
+            if self._fresh:
+                tables = self._start(fitted, release)
             self._fresh = False
         self._sweep(
             self.rng, tables, self._layout, self._law, self._weights, True, release, self._lines
         )
         return {**point, self._name: tables.astype(point[self._name].dtype)}, [{}]
+
+    def _start(self, fitted: list[np.ndarray], release: Release) -> np.ndarray:
+        """Draw tables near what was published; where they cannot be, move them closer."""
+        tables = draw_tables(self.rng, self._tree, fitted, self._n)
+        if self._is_possible(tables, release):
+            return tables
+        pull = Release(np.nan_to_num(release.z), release.spread[:, None], release.spread)
+        closer = make_sweep(_bell, 1)
+        for width in (0.5, 0.25, 0.1):
+            near = pull._replace(noise=width * pull.noise)
+            rest = (self._layout, self._law, self._weights, True, near)
+            closer(self.rng, tables, *rest, _APPROACH * self._lines)
+            if self._is_possible(tables, release):
+                return tables
+        raise ValueError(
+            f"{self._name!r}: no counts were found that can lead to what was published. Check the "
+            f"number of rows, the noise and the units of the releases"
+        )
+
+    def _is_possible(self, tables: np.ndarray, release: Release) -> bool:
+        counts = extend(tables, self._layout)[-release.z.size :]
+        cells = zip(release.z, counts, release.noise, strict=True)
+        return all(self._noise(z, float(c), *noise) > -np.inf for z, c, noise in cells)
 
     def _release(self, values: np.ndarray) -> tuple[Release, dict]:
         z, noise, spread, at = np.empty(0), np.empty((0, self._width)), np.empty(0), 0

@@ -139,7 +139,7 @@ def test_refusals():
             dp.LogLinear("wide", wide, [tuple(wide)], 5)
         with pytest.raises(ValueError, match="n=-1 is no whole number"):
             dp.LogLinear("few", LEVELS, TERMS, -1)
-        with pytest.raises(ValueError, match="concentration=0 is not finite"):
+        with pytest.raises(ValueError, match="concentration=0 is no finite"):
             dp.LogLinear("flat", LEVELS, TERMS, 5, concentration=0)
 
 
@@ -150,3 +150,29 @@ def test_the_prior_predictive_has_the_margins_of_the_rows():
         0, :, :4
     ].reshape(-1, 2, 2)
     assert stats.kstest(noise.ravel() / 1.2, "norm").pvalue > 1e-3
+
+
+def test_the_step_is_taken_by_itself_and_says_why_it_cannot():
+    model, rows = small()
+    with model:
+        drawn = pm.sample(50, tune=50, chains=1, random_seed=1, progressbar=False)
+        assert np.unique(drawn["posterior"]["rows"].to_numpy(), axis=1).shape[1] > 5
+        pm.Normal("public", rows.margin("b"), 1, observed=[2.0, 2.0])
+        for sample in (dp.sample, pm.sample):
+            with pytest.raises(ValueError, match="CliqueGibbs cannot update 'rows': 'public'"):
+                sample(draws=10, tune=10, progressbar=False)
+
+
+@pytest.mark.parametrize("possible", [True, False])
+def test_bounded_noise_starts_where_it_is_possible_or_says_so(possible):
+    with pm.Model() as model:
+        rows = dp.LogLinear("rows", {"a": 3, "b": 4}, [("a", "b")], 600)
+        z = np.arange(12.0).reshape(3, 4) * 8.0 + (6.0 if possible else 0.0)
+        dp.PrivateObservation("z", rows.margin("a", "b"), dp.UniformMechanism(4.0), observed=z)
+    if not possible:
+        with pytest.raises(ValueError, match="'rows': no counts were found"):
+            dp.sample(model, draws=20, tune=20, chains=1, random_seed=1, quiet=True)
+        return
+    idata = dp.sample(model, draws=50, tune=50, chains=1, random_seed=1, quiet=True)
+    counts = idata["posterior"]["rows"].to_numpy().reshape(-1, 3, 4)
+    assert (abs(counts - z) <= 4.0).all()
