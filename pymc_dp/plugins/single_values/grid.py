@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytensor.tensor as pt
+from pytensor.gradient import disconnected_type
+from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.variable import TensorVariable
+
+from pymc_dp.laws.kernel_call import KernelCall, doubles
+from pymc_dp.plugins.single_values import kernels
 
 _DEGREE = 7
 _PANELS = 14  # of a thousand releases
@@ -21,6 +27,56 @@ def number_of_all(v: TensorVariable) -> TensorVariable | None:
             return None
         v = v.owner.inputs[0]
     return v.reshape(()) if v.type.ndim else v
+
+
+class Gather(KernelCall):
+    """Weighted sums of consecutive values, see `kernels.gather`."""
+
+    __props__ = ()
+
+    def make_node(self, at_nodes, first, weights):
+        """Apply to values, where the first of each sum is, and a row of weights for each sum."""
+        inputs = doubles(at_nodes, first, weights)
+        return Apply(self, inputs, [inputs[1].type()])
+
+    def call(self):
+        """See `KernelCall.call`."""
+        kernel = kernels.gather
+
+        def gather(at_nodes, first, weights):
+            return kernel(at_nodes, first, weights)
+
+        return gather
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return the gradient of the values."""
+        at_nodes, first, weights = inputs
+        back = Scatter()(cotangents[0], first, weights, at_nodes.shape[0])
+        return [back, disconnected_type(), disconnected_type()]
+
+    def connection_pattern(self, node):
+        """Connect the values."""
+        return [[True], [False], [False]]
+
+
+class Scatter(KernelCall):
+    """The transpose of `Gather`, see `kernels.scatter`."""
+
+    __props__ = ()
+
+    def make_node(self, gradient, first, weights, count):
+        """Apply to a gradient, the places and weights of `Gather`, and the number of values."""
+        inputs = [*doubles(gradient, first, weights), pt.as_tensor(count).astype("int64")]
+        return Apply(self, inputs, [pt.dvector()])
+
+    def call(self):
+        """See `KernelCall.call`."""
+        kernel = kernels.scatter
+
+        def scatter(gradient, first, weights, count):
+            return kernel(gradient, first, weights, count.item())
+
+        return scatter
 
 
 class Grid:
@@ -69,5 +125,4 @@ class Grid:
 
     def at_all(self, at_nodes: TensorVariable) -> TensorVariable:
         """Return the function at all releases, from its values at the nodes."""
-        places = self._first[:, None] + np.arange(self._weights.shape[1])
-        return (self._weights * at_nodes[places]).sum(axis=1).reshape(self._shape)
+        return Gather()(at_nodes, self._first, self._weights).reshape(self._shape)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pymc_dp.kernels import part
+from pymc_dp.kernels import jit, part
 from pymc_dp.kernels.functions.quadrature import DROP
 
 # Nodes and weights of the rule of Kronrod with 15 points, and weights of that of Gauss with 7.
@@ -272,3 +272,26 @@ def make_draw(walk: Callable, density: Callable, whole: bool) -> Callable:
         return low + (high - low) * rng.random()
 
     return draw
+
+
+@jit
+def gather(at_nodes, first, weights):
+    """Return weighted sums of consecutive values, from `first` on."""
+    out = np.empty(first.size)
+    for i in range(first.size):
+        total, start = 0.0, int(first[i])
+        for k in range(weights.shape[1]):
+            total += weights[i, k] * at_nodes[start + k]
+        out[i] = total
+    return out
+
+
+@jit
+def scatter(gradient, first, weights, count):
+    """Return what `gather` does to a gradient: its transpose."""
+    out = np.zeros(count)
+    for i in range(first.size):
+        start = int(first[i])
+        for k in range(weights.shape[1]):
+            out[start + k] += weights[i, k] * gradient[i]
+    return out

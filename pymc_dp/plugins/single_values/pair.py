@@ -190,7 +190,9 @@ class Marginal(KernelOp):
         further: tuple[bool, ...] = ()
         make: Any = kernels.make_sum
         if not is_whole(self.part()):
-            make, further = kernels.make_walk, (of_statistic(self.noise).has_more_kinks,)
+            noise = of_statistic(self.noise)
+            rough = noise.has_more_kinks or (noise.may_jump and not noise.kinks(self.z))
+            make, further = kernels.make_walk, (rough,)
         made = make(density.function, n, *further)
         return Piece(made, joined(key_of(make), density.key, n, *further))
 
