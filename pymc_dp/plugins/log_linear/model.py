@@ -21,7 +21,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.plugins.log_linear.cliques import Columns, JunctionTree, junction_tree, tree_of
-from pymc_dp.plugins.log_linear.kernels import (
+from pymc_dp.plugins.log_linear.layout import (
     concentrations,
     draw_tables,
     draw_weights,

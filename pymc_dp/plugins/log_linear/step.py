@@ -19,12 +19,14 @@ from pymc_dp.mechanisms.postprocessed import layers
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.plugins.log_linear.kernels import (
     Release,
+    extend,
+    make_sweep,
+)
+from pymc_dp.plugins.log_linear.layout import (
     concentrations,
     draw_tables,
-    extend,
     fit_margins,
     make_layout,
-    make_sweep,
     row_law,
 )
 from pymc_dp.plugins.log_linear.model import CliqueTablesRV, Margin

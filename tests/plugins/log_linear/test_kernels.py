@@ -12,14 +12,16 @@ from pymc_dp.kernels import jit, njit
 from pymc_dp.plugins.log_linear.cliques import junction_tree
 from pymc_dp.plugins.log_linear.kernels import (
     Release,
+    extend,
+    log_law,
+    make_sweep,
+)
+from pymc_dp.plugins.log_linear.layout import (
     concentrations,
     draw_tables,
     draw_weights,
-    extend,
     fit_margins,
-    log_law,
     make_layout,
-    make_sweep,
     row_law,
 )
 from tests.agreement import values_follow
