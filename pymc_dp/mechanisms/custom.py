@@ -13,9 +13,10 @@ import pytensor.tensor as pt
 import scipy
 from pytensor.graph.traversal import ancestors
 
-from pymc_dp.graphs.values import PLAIN_MODE, known_value, plain_function
+from pymc_dp.graphs.values import PLAIN_MODE, known_value
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit
 from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.jumps import jumps
 
 if TYPE_CHECKING:
     from pytensor.graph.basic import Variable
@@ -27,8 +28,6 @@ _SMALLEST_P = 1e-7  # p-value of the test: this share of correct pairs is refuse
 _QUADRATURE_ERROR = 2e-3  # relative error of the quadrature
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
 _MOST_OUTCOMES = 100  # values that are listed
-_SEARCHED, _MOST_JUMPS = 1001, 6  # points at which jumps are looked for, and how many are kept
-_AT_ONCE = 2_000  # values, whose densities on the grid are in memory
 
 
 class CustomMechanism(Mechanism):
@@ -182,7 +181,7 @@ class CustomMechanism(Mechanism):
         numbers = known_value(as_float(value), fixed=True)
         if self._rates is not None or numbers is None:
             return super().kinks(value)
-        return [pt.constant(jump) for jump in _jumps(self, numbers)]
+        return [pt.constant(jump) for jump in jumps(self.logp, self._tried_at, numbers)]
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""
@@ -248,43 +247,6 @@ class CustomMechanism(Mechanism):
         """Class and the names of its functions."""
         names = (getattr(self._functions[f], "__name__", "...") for f in ("logp", "random"))
         return f"CustomMechanism({', '.join(names)})"
-
-
-def _jumps(mechanism: CustomMechanism, values: np.ndarray) -> list[np.ndarray]:
-    """Return statistics at which the density of values jumps; NaN where one has fewer jumps."""
-    value, statistic = pt.dvector(), pt.dvector()
-    logp = plain_function([value, statistic], mechanism.logp(value, statistic))
-    z = values.ravel()
-    low, high = np.nanmin([*z, *mechanism._tried_at]), np.nanmax([*z, *mechanism._tried_at])
-    grid = np.linspace(low - (high - low), high + (high - low), _SEARCHED)
-    parts = [_jumps_on(grid, logp, part) for part in np.array_split(z, 1 + z.size // _AT_ONCE)]
-    most = min(max(len(part) for part in parts), _MOST_JUMPS)
-    rows = [np.pad(p[:most], ((0, most - len(p[:most])), (0, 0)), constant_values=np.nan)
-            for p in parts]  # fmt: skip
-    return [jump.reshape(values.shape) for jump in np.concatenate(rows, axis=1)]
-
-
-def _jumps_on(grid: np.ndarray, logp: Callable, z: np.ndarray) -> np.ndarray:
-    """Return jumps between neighbours on a grid, a row for the first of each value, and so on."""
-    with np.errstate(all="ignore"):
-        h = logp(np.repeat(z, grid.size), np.tile(grid, z.size)).reshape(z.size, -1)
-        h = np.nan_to_num(h, nan=-1e300, neginf=-1e300)
-        rise = np.abs(np.diff(h, axis=1))
-        beside = np.pad(rise, ((0, 0), (2, 2)), mode="edge")
-        jumps = rise > 1e-6 + 10.0 * np.maximum(beside[:, :-4], beside[:, 4:])
-        rows, cells = np.nonzero(jumps)
-        low, high = grid[cells], grid[cells + 1]
-        at_low, at_high = h[rows, cells], h[rows, cells + 1]
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            at = np.nan_to_num(logp(z[rows], middle), nan=-1e300, neginf=-1e300)
-            is_left = np.abs(at - at_low) > np.abs(at_high - at)
-            low, at_low = np.where(is_left, low, middle), np.where(is_left, at_low, at)
-            high, at_high = np.where(is_left, middle, high), np.where(is_left, at, at_high)
-    which = np.arange(rows.size) - np.searchsorted(rows, rows)  # of each value, from the first
-    found = np.full((which.max(initial=-1) + 1, z.size), np.nan)
-    found[which, rows] = 0.5 * (low + high)
-    return found
 
 
 _ARGUMENTS = {"random": "statistic, rng=None, size=None", "icdf": "p, statistic"}
