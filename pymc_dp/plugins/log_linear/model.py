@@ -226,7 +226,7 @@ class LogLinear:
     >>> rows.margin("income").type.shape
     (2,)
     >>> rows.tree.cliques  # in this order, the last column fastest
-    [('age', 'job'), ('job', 'income')]
+    [('job', 'income'), ('age', 'job')]
     """
 
     def __init__(

@@ -64,6 +64,18 @@ class CliqueGibbs(DPStep):
     ------
     ValueError
         Naming what else than a release of a margin depends on the tables.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     rows = dp.LogLinear("rows", {"job": 2, "income": 2}, [("job", "income")], 40)
+    ...     noise = dp.LaplaceMechanism(2.0)
+    ...     z = dp.PrivateObservation("z", rows.margin("job"), noise, observed=[28.0, 13.0])
+    >>> step = dp.CliqueGibbs([rows.rv], model=model, rng=1)
+    >>> point, _ = step.step(model.initial_point())
+    >>> point["rows"].sum()
+    np.int64(40)
     """
 
     name = "dp_cliques"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytensor.tensor as pt
 from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import Alloc
@@ -51,7 +50,7 @@ class Gather(KernelCall):
     def pullback(self, inputs, outputs, cotangents):
         """Return the gradient of the values."""
         at_nodes, first, weights = inputs
-        back = Scatter()(cotangents[0], first, weights, at_nodes.shape[0])
+        back = Scatter()(cotangents[0], first, weights, at_nodes)
         return [back, disconnected_type(), disconnected_type()]
 
     def connection_pattern(self, node):
@@ -64,17 +63,17 @@ class Scatter(KernelCall):
 
     __props__ = ()
 
-    def make_node(self, gradient, first, weights, count):
-        """Apply to a gradient, the places and weights of `Gather`, and the number of values."""
-        inputs = [*doubles(gradient, first, weights), pt.as_tensor(count).astype("int64")]
-        return Apply(self, inputs, [pt.dvector()])
+    def make_node(self, gradient, first, weights, values):
+        """Apply to a gradient, the places and weights of `Gather`, and what these were of."""
+        inputs = doubles(gradient, first, weights, values)
+        return Apply(self, inputs, [inputs[-1].type()])
 
     def call(self):
         """See `KernelCall.call`."""
         kernel = kernels.scatter
 
-        def scatter(gradient, first, weights, count):
-            return kernel(gradient, first, weights, count.item())
+        def scatter(gradient, first, weights, values):
+            return kernel(gradient, first, weights, values.size)
 
         return scatter
 
