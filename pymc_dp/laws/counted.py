@@ -27,15 +27,16 @@ def read_law(variable: TensorVariable) -> tuple[Any, list[TensorVariable]]:
     The law is the op, or a `MixtureLaw` or `Atom`, which draw likewise:
     ``law(*parameters, rng=rng, return_next_rng=True)``.
     """
-    return _read(variable.owner.op, variable.owner)
+    return read_op(variable.owner.op, variable.owner)
 
 
 @ability
-def _read(op: Op, node: Apply) -> tuple[Any, list[TensorVariable]]:
+def read_op(op: Op, node: Apply) -> tuple[Any, list[TensorVariable]]:
+    """Read the law of a node, see `read_law`; an ability, by op."""
     raise Declined(f"a {law_names([type(op)])} law cannot be integrated out")
 
 
-@_read.register
+@read_op.register
 def _read_random_variable(op: RandomVariable, node):
     parameters = op.dist_params(node)
     if op.dtype.startswith("float"):  # an integer parameter may be an int8, which overflows
@@ -48,13 +49,13 @@ def _read_random_variable(op: RandomVariable, node):
     return op, _sized(parameters, op.size_param(node), node)
 
 
-@_read.register
+@read_op.register
 def _read_atom(op: DiracDeltaRV, node):
     size, value = node.inputs
     return Atom(), _sized([value], size, node)
 
 
-@_read.register
+@read_op.register
 def _read_mixture(op: MixtureRV, node):
     mixture, parameters = mixture_of(node, read_law)
     if node.inputs[2].owner.op.ndim_supp:

@@ -139,7 +139,8 @@ class OfFunction(PostProcessed):
         inner = self.inner.with_parameters(*parameters[count:])
         return OfFunction(inner, self.function, tuple(map(pt.as_tensor, parameters[:count])))
 
-    def _of(self, x) -> TensorVariable:
+    def at(self, x) -> TensorVariable:
+        """Return the function at arrays."""
         return as_float(self.function.at(x, self._further))
 
     @property
@@ -148,23 +149,23 @@ class OfFunction(PostProcessed):
 
     def of_numbers(self, x: np.ndarray) -> np.ndarray:
         """Return the function at numbers, where its further arguments are known."""
-        return self._of(pt.constant(x)).eval(mode=PLAIN_MODE)
+        return self.at(pt.constant(x)).eval(mode=PLAIN_MODE)
 
     def noise_sample(self, rng, statistic):
         """See `ReleaseLaw.noise_sample`."""
-        return self.inner.noise_sample(rng, self._of(statistic))
+        return self.inner.noise_sample(rng, self.at(statistic))
 
     def logp(self, value, statistic=0.0):
         """See `ReleaseLaw.logp`."""
-        return self.inner.logp(value, self._of(as_float(statistic)))
+        return self.inner.logp(value, self.at(as_float(statistic)))
 
     def log_interval(self, lower, upper, statistic=0.0):
         """See `ReleaseLaw.log_interval`."""
-        return self.inner.log_interval(lower, upper, self._of(as_float(statistic)))
+        return self.inner.log_interval(lower, upper, self.at(as_float(statistic)))
 
     def support_point(self, statistic):
         """See `ReleaseLaw.support_point`."""
-        return self.inner.support_point(self._of(statistic))
+        return self.inner.support_point(self.at(statistic))
 
     def typical_statistic(self, value):
         """See `Mechanism.typical_statistic`."""

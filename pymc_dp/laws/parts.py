@@ -25,7 +25,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.values import known_value
 from pymc_dp.laws.count_sums import Atom
-from pymc_dp.laws.counted import _read, mixture_of
+from pymc_dp.laws.counted import mixture_of, read_op
 from pymc_dp.laws.mixture import MixtureLaw
 
 
@@ -223,8 +223,8 @@ def refuse_points(rvs: Iterable[TensorVariable]) -> None:
             )
 
 
-@_read.register(TruncatedNormalRV)
-@_read.register(TruncatedRV)
+@read_op.register(TruncatedNormalRV)
+@read_op.register(TruncatedRV)
 def _read_truncated(op, node):
     rv = node.default_output()
     law, parameters = law_of_record(rv, truncated=True)

@@ -29,7 +29,7 @@ from pymc_dp.graphs.shapes import of_nothing
 from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.reading.groups import Records, is_channel, record_groups
-from pymc_dp.reading.model import Reading, mechanism_of, release_statistic, releases_of
+from pymc_dp.reading.model import Reading, divisors_of, release_statistic, releases_of
 from pymc_dp.reading.record_lengths import size_of
 from pymc_dp.reading.record_sums import RecordSumsRV
 
@@ -274,7 +274,7 @@ def facts_of(reading: Reading, group: Records) -> Facts:
         released=bounded or len(of_none) < len(statistics),
         answers=any(map(is_channel, released)),
         selection=any(map(_is_selection, released)),
-        divided=any(nearest_rvs(mechanism_of(release).parameters) for release in released),
+        divided=any(map(divisors_of, released)),
     )
 
 

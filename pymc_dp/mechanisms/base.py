@@ -415,6 +415,18 @@ class Mechanism(ReleaseLaw):
         return POSTPROCESSED[how](self, *arguments)
 
 
+def kind_of(mechanism: Mechanism) -> Any:
+    """Return what mechanisms share that differ in their parameters only.
+
+    A parameter that is None is not there: ``below=`` is another kind than ``above=``.
+    """
+    parameters = {*mechanism.parameter_names, "further"}
+    parts = {k: v for k, v in vars(mechanism).items() if k not in parameters or v is None}
+    return type(mechanism), *(
+        (k, kind_of(v) if isinstance(v, Mechanism) else id(v)) for k, v in sorted(parts.items())
+    )
+
+
 def has_continuous_rates(mechanism: Mechanism) -> bool:
     """Whether a mechanism adds noise with a density and `rates`."""
     return mechanism.rates is not None and not mechanism.is_discrete

@@ -16,7 +16,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_dp.graphs.values import PLAIN_MODE, known_value
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.mechanisms.jumps import jumps
+from pymc_dp.mechanisms.jumps import find_jumps
 
 if TYPE_CHECKING:
     from pytensor.graph.basic import Variable
@@ -181,7 +181,7 @@ class CustomMechanism(Mechanism):
         numbers = known_value(as_float(value), fixed=True)
         if self._rates is not None or numbers is None:
             return super().kinks(value)
-        return [pt.constant(jump) for jump in jumps(self.logp, self._tried_at, numbers)]
+        return [pt.constant(jump) for jump in find_jumps(self.logp, self._tried_at, numbers)]
 
     def noise_sample(self, rng: Variable, statistic: TensorLike) -> tuple[Variable, TensorVariable]:
         """Draw one release; see `Mechanism.noise_sample`."""

@@ -13,7 +13,9 @@ _SEARCHED, _MOST_JUMPS = 1001, 6  # points at which jumps are looked for, and ho
 _AT_ONCE = 2_000  # values, whose densities on the grid are in memory
 
 
-def jumps(logp_of: Callable, tried_at: Sequence[float], values: np.ndarray) -> list[np.ndarray]:
+def find_jumps(
+    logp_of: Callable, tried_at: Sequence[float], values: np.ndarray
+) -> list[np.ndarray]:
     """Return statistics at which the density of values jumps; NaN where one has fewer jumps.
 
     `logp_of` takes a value and a statistic; `tried_at` are statistics that say where to look.
@@ -37,8 +39,8 @@ def _jumps_on(grid: np.ndarray, logp: Callable, z: np.ndarray) -> np.ndarray:
         h = np.nan_to_num(h, nan=-1e300, neginf=-1e300)
         rise = np.abs(np.diff(h, axis=1))
         beside = np.pad(rise, ((0, 0), (2, 2)), mode="edge")
-        jumps = rise > 1e-6 + 10.0 * np.maximum(beside[:, :-4], beside[:, 4:])
-        rows, cells = np.nonzero(jumps)
+        jumped = rise > 1e-6 + 10.0 * np.maximum(beside[:, :-4], beside[:, 4:])
+        rows, cells = np.nonzero(jumped)
         low, high = grid[cells], grid[cells + 1]
         at_low, at_high = h[rows, cells], h[rows, cells + 1]
         for _ in range(60):

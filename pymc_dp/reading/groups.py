@@ -17,6 +17,7 @@ from pymc_dp.graphs.values import depends_on, nearest_rvs
 from pymc_dp.reading.model import (
     Reading,
     children,
+    divisors_of,
     mechanism_of,
     privatized,
     release_statistic,
@@ -174,9 +175,8 @@ def _mixed(model: pm.Model, groups: list[Records]) -> list[Records]:
         statistic = release_statistic(release)
         released = [g for g in groups if any(depends_on(statistic, rv) for rv in g.records)]
         members = [rv for g in released for rv in g.records]
-        divided = nearest_rvs(mechanism_of(release).parameters)
         apart = not any(has_parent(rv, v) for rv in members for v in members)
-        if len(released) > 1 and (divided or apart):
+        if len(released) > 1 and (apart or divisors_of(release)):
             joined = Records(tuple(rv for rv in model.free_RVs if rv in members), 0, ())
             return _mixed(model, [*(g for g in groups if g not in released), joined])
     return groups

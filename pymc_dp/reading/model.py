@@ -206,10 +206,15 @@ def mechanism_of(release: TensorVariable) -> Mechanism:
     return release.owner.op.split(release.owner.inputs)[0]
 
 
+def divisors_of(release: TensorVariable) -> list[TensorVariable]:
+    """Return the noisy numbers that divide a release and its noise, see `mechanisms.ratios`."""
+    return nearest_rvs(mechanism_of(release).parameters)
+
+
 @once
 def behind_ratios(reading: Reading) -> set[TensorVariable]:
-    """Return the variables of releases whose noise depends on them, see `mechanisms.ratios`."""
-    ratios = [r for r in releases(reading.model) if nearest_rvs(mechanism_of(r).parameters)]
+    """Return the variables of releases that noisy numbers divide, and these."""
+    ratios = [r for r in releases(reading.model) if divisors_of(r)]
     return {*nearest_rvs([v for r in ratios for v in r.owner.inputs])}
 
 

@@ -31,7 +31,7 @@ from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.counts.marginal import OnesAmongRecords
 from pymc_dp.laws.integrated import integrated_release
 from pymc_dp.laws.of_function import of_multiple
-from pymc_dp.laws.one_value import Law, Piece, pieces_release
+from pymc_dp.laws.one_value import Law, Piece, is_scaled, pieces_release
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.laws.tails import log_between
 from pymc_dp.mechanisms.release import apart, release_rv
@@ -138,9 +138,7 @@ class CountedRecords(SumLaw):
             factor, constant = float(of_one - of_zero), float(constant + self.n * of_zero)
             if factor and mechanism.log_concave and not leaves_gaps(release):
                 law = Law(ptr.binomial, (pt.constant(self.n), self.parameter))
-                # Additive noise can be divided by the factor, unless it is on a lattice.
-                can_scale = mechanism.rates and (abs(factor) == 1.0 or not mechanism.is_discrete)
-                if not can_scale and (factor, constant) != (1.0, 0.0):
+                if not is_scaled(mechanism, factor, constant):
                     mechanism, factor, constant = of_multiple(mechanism, factor, constant), 1.0, 0.0
                 piece = Piece(self.latent, law, 0, factor, constant)
                 return pieces_release([piece], release, mechanism)

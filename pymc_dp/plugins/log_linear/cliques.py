@@ -9,7 +9,7 @@ columns are in its order, and the last one changes fastest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import combinations
+from itertools import combinations, product
 from math import prod
 from typing import NamedTuple
 
@@ -95,18 +95,14 @@ def junction_tree(levels: Mapping[str, int], terms: Iterable[Columns]) -> Juncti
             )
     order, parents = [0], [-1]
     separators: list[Columns] = [()]
-    while len(order) < len(
-        cliques
-    ):  # the heaviest tree, in weights of separators, is a junction tree
-        shared = {
-            (i, j): [c for c in cliques[j] if c in cliques[i]]
-            for i in order
-            for j in range(len(cliques))
-            if j not in order
-        }
-        i, j = max(shared, key=lambda pair: len(shared[pair]))
+    numbers = range(len(cliques))
+    shared = {(i, j): tuple(c for c in cliques[j] if c in cliques[i])
+              for i, j in product(numbers, repeat=2)}  # fmt: skip
+    while len(order) < len(cliques):  # the tree with the largest separators is a junction tree
+        pairs = ((i, j) for i in order for j in numbers if j not in order)
+        i, j = max(pairs, key=lambda pair: len(shared[pair]))
         parents.append(order.index(i))
-        separators.append(tuple(shared[i, j]))
+        separators.append(shared[i, j])
         order.append(j)
     return JunctionTree(levels, [cliques[i] for i in order], parents, separators)
 

@@ -76,26 +76,25 @@ class CliqueTablesRV(RandomVariable):
 @_logprob.register(CliqueTablesRV)
 def _tables_logprob(op, values, rng, size, n, total, **kwargs):
     [value] = values
-    tree, sizes = op.tree, [op.tree.size(c) for c in op.tree.cliques]
-    starts = np.append(0, np.cumsum(sizes))
-    tables = [value[a:b] for a, b in pairwise(starts)]
+    tree, first = op.tree, op.layout.first
+    tables = [value[a:b] for a, b in pairwise(first[: len(tree.cliques) + 1])]
     possible = pt.all(value >= 0) & pt.eq(pt.sum(tables[0]), n)
 
-    def cells(counts):
-        a = total / counts.type.shape[0] if counts.type.shape[0] else total / counts.shape[0]
+    def cells(counts, columns):
+        a = total / tree.size(columns)
         return pt.sum(pt.gammaln(counts + a) - pt.gammaln(a) - pt.gammaln(counts + 1.0))
 
     whole = pt.gammaln(n + 1.0) + pt.gammaln(total) - pt.gammaln(n + total)
     logp = pt.zeros(())
     for i, (parent, separator) in enumerate(zip(tree.parents, tree.separators, strict=True)):
-        logp = logp + cells(tables[i])
+        logp = logp + cells(tables[i], tree.cliques[i])
         if not separator:
             logp = logp + whole
             possible &= pt.eq(pt.sum(tables[i]), n)
             continue
         own = _summed(tree, tables[i], tree.cliques[i], separator)
         above = _summed(tree, tables[parent], tree.cliques[parent], separator)
-        logp, possible = logp - cells(own), possible & pt.all(pt.eq(own, above))
+        logp, possible = logp - cells(own, separator), possible & pt.all(pt.eq(own, above))
     return pt.switch(possible, logp, -np.inf)
 
 
@@ -107,7 +106,7 @@ def _summed(tree: JunctionTree, table, clique: Columns, separator: Columns) -> T
 @_support_point.register(CliqueTablesRV)
 def _tables_support_point(op, rv, rng, size, n, total):
     """Return tables with all rows in the first cell of each: they agree."""
-    firsts = np.cumsum([0, *(op.tree.size(c) for c in op.tree.cliques[:-1])])
+    firsts = op.layout.first[: len(op.tree.cliques)]
     return pt.set_subtensor(pt.zeros(rv.shape, dtype="int64")[..., firsts], n[..., None])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -14,14 +15,10 @@ from pymc_dp.graphs.compiled import Piece, from_code, from_numbers
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.values import known_value
 from pymc_dp.kernels import jit
-from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.base import Mechanism, kind_of
 from pymc_dp.mechanisms.postprocessed import layers
 from pymc_dp.mechanisms.release import PrivateReleaseRV
-from pymc_dp.plugins.log_linear.kernels import (
-    Release,
-    extend,
-    make_sweep,
-)
+from pymc_dp.plugins.log_linear.kernels import Release, extend, make_sweep
 from pymc_dp.plugins.log_linear.layout import (
     concentrations,
     draw_tables,
@@ -211,15 +208,19 @@ def noise_of_all(mechanisms: Sequence[Mechanism]) -> tuple[Piece, list[tuple[int
     The function takes a release, a count, the code of a mechanism and its parameters.
     """
     names = [f"p{i}" for i in range(max(len(m.parameters) for m in mechanisms))]
-    code, pieces, kinds = "", {}, []
-    for k, mechanism in enumerate(mechanisms):
+    code, pieces = "", {}
+    numbers: dict[Any, int] = {}
+    for mechanism in mechanisms:
+        if kind_of(mechanism) in numbers:
+            continue
+        k = numbers[kind_of(mechanism)] = len(numbers)
         z, y = pt.dscalars("z", "y")
         parameters = [pt.dscalar() for _ in mechanism.parameters]
         logp = mechanism.with_parameters(*parameters).logp(z, y)
         pieces[f"noise{k}"] = from_numbers([z, y, *parameters], logp)
         given = ", ".join(["z", "y", *names[: len(parameters)]])
         code += f"if code == {k}.0:\n    return noise{k}({given})\n"
-        kinds.append((k, len(parameters)))
+    kinds = [(numbers[kind_of(m)], len(m.parameters)) for m in mechanisms]
     arguments = ", ".join(["z", "y", "code", *names])
     return from_code(
         "log_noise", arguments, code + "return -np.inf", np=Piece(np, "numpy"), **pieces

@@ -18,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.shapes import known_shape, lengths
 from pymc_dp.graphs.values import is_random, known_value, nearest_rvs
-from pymc_dp.laws import require_pair
+from pymc_dp.laws import find_pair, require_pair
 from pymc_dp.laws.count_sums import Atom
 from pymc_dp.laws.integrated import confidential
 from pymc_dp.laws.mixture import MixtureLaw
@@ -134,18 +134,25 @@ def _integrated(
     except Declined:
         raise Declined from None  # for another law
     with about(f"the release {release.name!r}"):
-        parameters = [pt.broadcast_to(p, lengths(release)) for p in parameters]
         of_value = OfFunction(mechanism, function, tuple(further))
         value = known_value(reading.model.rvs_to_values[release], fixed=True)
         is_published = release in reading.model.observed_RVs and value is not None
-        noise, z, _ = plain(of_value, pt.constant(value if is_published else 0.0))
-        pair = require_pair(law, noise, parameters)
-        new = independent_release(OneValue(name, law, len(parameters)), parameters, of_value)
+        new = release_of_each(name, law, parameters, of_value, release)
         trials: list[Callable[[], None]] = []
-        if is_published and isinstance(pair, GeneralPair):
+        noise, z, _ = plain(of_value, pt.constant(value if is_published else 0.0))
+        if is_published and isinstance(find_pair(law, noise), GeneralPair):
             trial = partial(_try, law, noise, z, parameters)
             trials.append(about(f"the release {release.name!r}")(trial))
         return Change(replaced={release: new}, trials=trials)
+
+
+def release_of_each(
+    name: str, law, parameters, mechanism: OfFunction, like: TensorVariable
+) -> TensorVariable:
+    """Build the release of a function of each value of a law, of the shape of `like`."""
+    parameters = [pt.broadcast_to(p, lengths(like)) for p in parameters]
+    require_pair(law, plain(mechanism, 0.0)[0], parameters)
+    return independent_release(OneValue(name, law, len(parameters)), parameters, mechanism)
 
 
 def _try(law, mechanism, released: TensorVariable, parameters) -> None:
@@ -157,8 +164,10 @@ def _try(law, mechanism, released: TensorVariable, parameters) -> None:
         raise Declined("the integral of a value has no value where the model starts", near=1)
     some = np.unique(np.linspace(0, value.size - 1, _TRIED).astype(int))
     some = np.argsort(value, axis=None, kind="stable")[some]
-    given = [p if p.type.ndim == 0 else p.ravel()[some] for p in parameters]
-    further = [pt.broadcast_to(p, value.shape).ravel()[some] for p in mechanism.parameters]
+    given, further = (
+        [pt.broadcast_to(p, value.shape).ravel()[some] for p in each]
+        for each in (parameters, mechanism.parameters)
+    )
     noise = mechanism.with_parameters(*further)
     [exact] = starting_values([marginal_at(law, noise, pt.constant(value.ravel()[some]), given)])
     with np.errstate(invalid="ignore"):

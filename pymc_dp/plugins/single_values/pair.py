@@ -28,7 +28,7 @@ from pymc_dp.laws.of_function import OfFunction
 from pymc_dp.laws.parts import CensoredLaw, Part, SymbolicLaw, TruncatedLaw, parts_of
 from pymc_dp.laws.real_line import backward, forward, log_density, support
 from pymc_dp.mechanisms.arguments import as_float
-from pymc_dp.mechanisms.base import Mechanism
+from pymc_dp.mechanisms.base import Mechanism, kind_of
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.plugins.single_values import kernels
 from pymc_dp.plugins.single_values.grid import Grid, number_of_all
@@ -240,31 +240,18 @@ class Marginal(KernelOp):
 _MADE: dict[Any, Marginal] = {}
 _MOST_MADE = 64
 _SEEN = 500  # releases between which bends are looked for
-_MOST_BENDS = 8  # of a kind, where a function differs between values
 
 
 def marginal(
     law: Any, number: int, mechanism: Mechanism, n_parameters: int, n_places: int, *, moving=False
 ) -> Marginal:
     """Return the marginal of a part of a law, made once: a gradient shares its evaluation."""
-    key = law, number, kind(mechanism), n_parameters, n_places, moving
+    key = law, number, kind_of(mechanism), n_parameters, n_places, moving
     if key not in _MADE:
         if len(_MADE) >= _MOST_MADE:
             _MADE.clear()
         _MADE[key] = Marginal(law, number, mechanism, n_parameters, n_places, moving)
     return _MADE[key]
-
-
-def kind(mechanism: Mechanism) -> Any:
-    """Return what mechanisms share that differ in their parameters only.
-
-    A parameter that is None is not there: ``below=`` is another kind than ``above=``.
-    """
-    parameters = {*mechanism.parameter_names, "further"}
-    parts = {k: v for k, v in vars(mechanism).items() if k not in parameters or v is None}
-    return type(mechanism), *(
-        (k, kind(v) if isinstance(v, Mechanism) else id(v)) for k, v in sorted(parts.items())
-    )
 
 
 def width(law: Any) -> int:
@@ -403,12 +390,11 @@ def bends(law: Any, mechanism: Mechanism, parameters, released: np.ndarray) -> l
         points += [as_float(end) for pair in part.ends for end in pair]
         points += [] if part.is_atom else [end for end in support(part.law) if end is not None]
     if isinstance(mechanism, OfFunction):
-        points = [mechanism._of(p) for p in [*points, *mechanism.bends()]]
+        points = [mechanism.at(p) for p in [*points, *mechanism.bends()]]
     known = [known_value(p, fixed=True) for p in points]
-    levels = np.concatenate([np.ravel(x) for x in known if x is not None] or [np.empty(0)])
-    many = levels.size > _MOST_BENDS * (1 + len(known))
-    if (points and noise.has_more_kinks) or any(x is None for x in (*known, *around)) or many:
+    if (points and noise.has_more_kinks) or any(x is None for x in (*known, *around)):
         return None
+    levels = np.array([np.squeeze(np.asarray(x)) for x in known])  # numbers: all laws are alike
     found: list[float] = []
     for kink in around:
         beyond = np.broadcast_to(np.asarray(kink), z.shape) - levels[:, None]

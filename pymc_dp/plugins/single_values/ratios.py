@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytensor.tensor as pt
 from pytensor.tensor.random.basic import LaplaceRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
-from pymc_dp.graphs.shapes import lengths
 from pymc_dp.graphs.values import known_value, nearest_rvs
-from pymc_dp.laws import require_pair
-from pymc_dp.laws.of_function import OfFunction, plain, read_function
-from pymc_dp.laws.one_value import OneValue, independent_release
+from pymc_dp.laws.of_function import OfFunction, read_function
 from pymc_dp.laws.parts import law_of_record
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.gaussian import GaussianMechanism
 from pymc_dp.mechanisms.laplace import LaplaceMechanism
 from pymc_dp.mechanisms.release import PrivateReleaseRV, apart
+from pymc_dp.plugins.single_values.law import release_of_each
 from pymc_dp.reading.checks import check_transform
-from pymc_dp.reading.model import Reading, mechanism_of, release_statistic, releases_of
+from pymc_dp.reading.model import (
+    Reading,
+    divisors_of,
+    mechanism_of,
+    release_statistic,
+    releases_of,
+)
 
 
 @LAWS.register(Phase.SPECIFIC, Takes(divided=True, single=False, number_known=True))
@@ -41,8 +44,7 @@ class Ratios(SumLaw):
     def read(cls, reading, group):
         """See `SumLaw.read`."""
         ratios = releases_of(reading.model, group.records)
-        scales = [p for ratio in ratios for p in mechanism_of(ratio).parameters]
-        divisors = nearest_rvs(scales)
+        divisors = list(dict.fromkeys(d for ratio in ratios for d in divisors_of(ratio)))
         noisy = {}
         for made in [*divisors, *(r for r in ratios if r not in divisors)]:
             of = [rv for rv in nearest_rvs([statistic_of(made)]) if rv not in divisors]
@@ -67,11 +69,8 @@ class Ratios(SumLaw):
             with about(f"the release {made.name!r}"):
                 function, further = read_function(statistic_of(made), rv, self.divisors)
                 law, parameters = law_of_record(rv, truncated=True)
-                parameters = [pt.broadcast_to(p, lengths(made)) for p in parameters]
                 noise = OfFunction(mechanism_of_noisy(made), function, tuple(further))
-                require_pair(law, plain(noise, 0.0)[0], parameters)
-                one = OneValue(str(rv.name), law, len(parameters))
-                replaced[made] = independent_release(one, parameters, noise)
+                replaced[made] = release_of_each(str(rv.name), law, parameters, noise, made)
         return Change(replaced=replaced)
 
 
