@@ -110,7 +110,7 @@ class CountGibbs(TableStep):
         counts = [rv for rv in concerned(reading, left) if is_count(rv)]
         counts = accepted(partial(check_count, reading), counts)
         large = [rv for rv in counts if rv.type.ndim and known_cells(rv) > _MAX_CELLS]
-        large = [rv for rv in large if not overlaps(reading, rv)]
+        large = [rv for rv in large if not _is_lattice(reading, rv)]
         for_tables = accepted(partial(read_table, reading), large)  # left to `TableGibbs`
         drawn = [rv for rv in counts if rv not in for_tables]
         drawn += [p for rv in drawn if (p := count_parameter(reading, rv)) is not None]
@@ -146,7 +146,7 @@ class CountGibbs(TableStep):
         for rv in filter(is_count, group):
             parameter = _drawn_along(reading, rv, group)
             uncovered = f"{rv.name!r}: a table that overlaps, or is listed, is not covered"
-            if not isinstance(rv.owner.op, BinomialRV) and overlaps(reading, rv):
+            if _is_lattice(reading, rv):
                 raise Declined(uncovered)  # before `make_table`, which compiles
             table = _table(reading, rv, parameter, point)
             noise = table.noise
@@ -196,7 +196,7 @@ def make_loop_draw(
 class _Table:
     name: str
     noise: CompiledNoise | None  # None where there is a lattice
-    lattice: Table | None  # moves the counts where entries of releases overlap
+    lattice: Table | None  # moves the counts of a large table, or where entries overlap
     concave: bool
     weights: PointFunction  # of the cells, after the total
     binary: bool
@@ -254,7 +254,7 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     cells = 2 if binary else known_cells(rv)
     total = int(row(point)[0])
     name = reading.model.rvs_to_values[rv].name
-    if not binary and overlaps(reading, rv):
+    if _is_lattice(reading, rv):
         lattice = make_table(reading, (rv,), point, None if parameter is None else weights)
         return _Table(name, None, lattice, True, row, binary, value, draw, None, None)
     releases = children(reading, rv)
@@ -412,6 +412,17 @@ def check_count(reading: Reading, rv: TensorVariable) -> None:
     releases_of_counts(reading, rv)
     if isinstance(rv.owner.op, MultinomialRV):
         known_cells(rv)
+
+
+def _is_lattice(reading: Reading, rv) -> bool:
+    """Whether cells move as in `TableGibbs`, along with probabilities that are integrated out.
+
+    So they do where entries overlap, and in large tables.
+    """
+    if isinstance(rv.owner.op, BinomialRV):
+        return False
+    large = known_cells(rv) > _MAX_CELLS and count_parameter(reading, rv) is not None
+    return overlaps(reading, rv) or bool(large and accepted(partial(read_table, reading), [rv]))
 
 
 def _drawn_along(reading: Reading, rv, rvs) -> TensorVariable | None:

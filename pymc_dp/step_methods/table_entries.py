@@ -42,6 +42,7 @@ class CellEntries(NamedTuple):
     constants : the statistic of each release for an empty table.
     shared : whether a cell is in several entries of one release, or entries of several releases
         overlap without one being part of the other; False for a tree whose cells are entries, too.
+    sums : whether an entry has several cells.
     """
 
     first: np.ndarray
@@ -50,6 +51,7 @@ class CellEntries(NamedTuple):
     gaps: kernels.Gaps
     constants: list[TensorVariable]
     shared: bool
+    sums: bool
 
 
 def _cell_entries(
@@ -86,7 +88,8 @@ def _cell_entries(
     gaps = _gaps(rv, broken, np.diff(first))
     weight = np.asarray(weight[order])
     shared = not tree and (bool(several) or overlap)
-    return CellEntries(first, which[order], weight, gaps, constants, shared)
+    sums = bool((np.bincount(which) > 1).any())
+    return CellEntries(first, which[order], weight, gaps, constants, shared, sums)
 
 
 def _entries_with_gaps(rv, release, cell, where, weight, constant, offset):

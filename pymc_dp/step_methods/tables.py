@@ -199,17 +199,18 @@ class Table(NamedTuple):
         else:
             sweep = kernels.make_cell_sweep(COUNT_LAWS[self.law].law)
             good = good and sweep(rng, counts, np.array(theta), released, gaps)
+        integrated = self.law is DirichletRV
+        law = directions.RISING if integrated else COUNT_LAWS[self.law].law
         if self.directions.size:
-            integrated = self.law is DirichletRV
-            law = directions.RISING if integrated else COUNT_LAWS[self.law].law
             sweep, rounds = directions.make_direction_sweep(law), 1 + counts.size // _CELLS_A_ROUND
             along = self.directions, self.widths
             good = good and sweep(rng, counts, np.array(theta), *along, released, rounds)
         if gaps.which.size:
             good = good and kernels.sum_sweep(rng, counts, rates, released, gaps)
-        if self.law is PoissonRV:
-            block = self.block or counts.size
-            good = good and kernels.pair_sweep(rng, counts, rates, block, released, gaps)
+        # Single cells do not mix where they hardly move their sums, or not at all their total.
+        if self.law is PoissonRV or (self.entries.sums and not self.directions.size):
+            block, sweep = self.block or counts.size, kernels.make_pair_sweep(law)
+            good = good and sweep(rng, counts, np.array(theta), block, released, gaps)
         if not good:
             raise unusable(self.name)
         parts = np.split(counts, np.cumsum([x.size for x in old])[:-1])

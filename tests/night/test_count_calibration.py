@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.kernels.counts.tables import Releases, pair_sweep
+from pymc_dp.kernels.counts.laws import POISSON
+from pymc_dp.kernels.counts.tables import Releases, make_pair_sweep
 from pymc_dp.laws import find_pair, row_sampler
 from tests.agreement import follows, rank, uniform
 from tests.kernels.counts.test_tables import all_counts
@@ -85,7 +86,7 @@ def test_marginal_and_draw(name, mechanism):
 @pytest.mark.nightly
 def test_tables(kind):
     """A table of four cells in two groups, its total public: ranks of a cell and of a group."""
-    rng, sweep = np.random.default_rng(4), pair_sweep
+    rng, sweep = np.random.default_rng(4), make_pair_sweep(POISSON)
     p, groups = np.array([0.1, 0.4, 0.3, 0.2]), np.array([0, 0, 1, 1])
     first, which = np.arange(0, 9, 2), np.stack([np.arange(4), 4 + groups], axis=1).ravel()
     lam = np.where(kind == "Gaussian", 0.0, [0.5] * 4 + [1.0] * 2)
@@ -104,7 +105,7 @@ def test_tables(kind):
         y = rng.multinomial(30, p).astype(float)
         draws = []
         for k in range(30 + 19 * 4):
-            assert sweep(rng, y, p, 4, released, all_counts(4))
+            assert sweep(rng, y, p[None], 4, released, all_counts(4))
             if k >= 30 and k % 4 == 0:
                 draws.append([y[0], y[:2].sum()])
         ranks.append(rank(rng, [table[0], table[:2].sum()], np.array(draws)))

@@ -26,10 +26,11 @@ from functools import cache
 import numpy as np
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from pymc_dp.kernels import jit
+from pymc_dp.kernels import jit, part
 from pymc_dp.kernels.counts.exchanges import log_rising
 from pymc_dp.kernels.counts.laws import POISSON, CountLaw
 from pymc_dp.kernels.counts.tables import sums_of
+from pymc_dp.kernels.draws.lines import make_line_draw
 
 _LOVASZ = 0.75
 _MOST_STEPS = 100_000  # of a reduction, whose basis is then taken as it is
@@ -98,8 +99,8 @@ def make_direction_sweep(law: CountLaw) -> Callable:
     """
     log_mass, support, width = law.log_mass, law.support, law.n_parameters
 
-    @jit
-    def log_density(y, theta, cells, steps, releases, sums, moved, slopes, c):
+    @part
+    def log_density(c, y, theta, cells, steps, releases, sums, moved, slopes):
         """Return the log density c steps along a direction."""
         total = 0.0
         for i, step in zip(cells, steps):  # noqa: B905  (numba has no strict=)
@@ -113,28 +114,7 @@ def make_direction_sweep(law: CountLaw) -> Callable:
             total -= releases.lam[m] * abs(e) + 0.5 * releases.tau[m] * e * e
         return total
 
-    @jit
-    def draw(rng, first, *line):
-        """Draw a number of steps from a slice, with `first` as a guess of its width."""
-        level = log_density(*line, 0.0)
-        if not level > -math.inf:
-            return math.nan
-        level += math.log(1.0 - rng.random())
-        low = -np.floor(rng.random() * first)
-        high = low + first - 1.0
-        # Steps are whole: the next interval begins at low - 1 or high + 1, whose density decides.
-        while log_density(*line, low) > level:
-            low -= first
-        while log_density(*line, high + 1.0) > level:
-            high += first
-        while True:
-            c = low + np.floor(rng.random() * (high - low + 1.0))
-            if c == 0.0 or log_density(*line, c) > level:
-                return c
-            if c < 0.0:
-                low = c + 1.0
-            else:
-                high = c - 1.0
+    draw = make_line_draw(log_density)
 
     @jit
     def direction_sweep(rng, y, theta, directions, widths, releases, rounds):
@@ -152,7 +132,8 @@ def make_direction_sweep(law: CountLaw) -> Callable:
         for _ in range(rounds):
             for d in range(widths.size):
                 cells, steps, moved, slopes = lines[d]
-                c = draw(rng, widths[d], y, theta, cells, steps, releases, sums, moved, slopes)
+                line = (y, theta, cells, steps, releases, sums, moved, slopes)
+                c = draw(rng, -math.inf, math.inf, widths[d], *line)
                 if math.isnan(c):
                     return False
                 if c != 0.0:

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
-from pymc_dp.kernels import jit
+from pymc_dp.kernels import jit, part
 from pymc_dp.kernels.counts.laws import BINOMIAL, POISSON, CountLaw
 from pymc_dp.kernels.counts.noise import CountNoise
 from pymc_dp.kernels.counts.sums import make_count_draw
+from pymc_dp.kernels.draws.lines import make_line_draw
 
 
 class Releases(NamedTuple):
@@ -235,25 +236,103 @@ def _draw_pair(rng, y, rates, i, j, releases, gaps, sums, scratch):
 
 
 @jit
-def pair_sweep(rng, y, rates, block, releases, gaps):
-    """Draw pairs of cells given their sum.
+def _cells_of(releases):
+    """Return the cells of every sum: those of sum m are cells[first[m]:first[m + 1]]."""
+    first = np.zeros(releases.z.size + 1, dtype=np.int64)
+    for m in releases.which:
+        first[m + 1] += 1
+    first = np.cumsum(first)
+    end, cells = first.copy(), np.empty(releases.which.size, dtype=np.int64)
+    for i in range(releases.first.size - 1):
+        for m in releases.which[releases.first[i] : releases.first[i + 1]]:
+            cells[end[m]] = i
+            end[m] += 1
+    return first, cells
 
-    Blocks of `block` neighbouring cells keep their totals; within one the counts are multinomial
-    with probabilities in proportion to `rates`. Every cell is paired with its neighbour, which is
-    often in the same sums, and with any other of its block. It returns whether every pair could be
-    drawn.
+
+@jit
+def _partner(rng, i, start, block, releases, first, cells):
+    """Draw a cell of the block, from a sum with cell i or from all; -1 for one of another block.
+
+    People so move within an area, between areas of one above it, and so on.
     """
-    sums = sums_of(y, releases)
-    scratch = np.empty((3, 2 * most_releases(releases)))
-    good = True
-    for start in range(0, y.size, block):
-        for k in range(rng.integers(0, 2), block - 1, 2):
-            i = start + k
-            good &= _draw_pair(rng, y, rates, i, i + 1, releases, gaps, sums, scratch)
-        for k in range(block):
-            j = start + int(rng.random() * block)
-            good &= _draw_pair(rng, y, rates, start + k, j, releases, gaps, sums, scratch)
-    return good
+    number = 0
+    for m in releases.which[releases.first[i] : releases.first[i + 1]]:
+        number += first[m + 1] - first[m] > 1
+    chosen = int(rng.random() * (number + 1))
+    for m in releases.which[releases.first[i] : releases.first[i + 1]]:
+        size = first[m + 1] - first[m]
+        if size > 1:
+            if chosen == 0:
+                j = cells[first[m] + int(rng.random() * size)]
+                return j if start <= j < start + block else -1
+            chosen -= 1
+    return start + int(rng.random() * block)
+
+
+@cache
+def make_pair_sweep(law: CountLaw) -> Callable:
+    """Make ``(rng, y, theta, block, releases, gaps)``, which draws pairs of cells given their sum.
+
+    Blocks of `block` neighbouring cells keep their totals; within one the counts are those of the
+    law given the total. Every cell is paired with its neighbour, which is often in the same sums,
+    and with one that `_partner` draws. It returns whether every pair could be drawn.
+    """
+    log_mass, support, width = law.log_mass, law.support, law.n_parameters
+
+    @part
+    def log_density(c, start, total, left, right, p):
+        """Log density of a pair that holds start + c and the rest of the total."""
+        y = start + c
+        return log_mass(y, left) + log_mass(total - y, right) + _log_noise(0.0, y, p)
+
+    draw_line = make_line_draw(log_density)
+
+    @part
+    def draw_pair(rng, y, theta, i, j, releases, gaps, sums, scratch):
+        if law is POISSON:
+            return _draw_pair(rng, y, theta[0], i, j, releases, gaps, sums, scratch)
+        total = y[i] + y[j]
+        if i == j or gaps.step[i] != 1.0 or gaps.step[j] != 1.0:
+            return True
+        left: tuple = to_fixed_tuple(theta[:, i], width)
+        right: tuple = to_fixed_tuple(theta[:, j], width)
+        (least, most), (other_least, other_most) = support(left), support(right)
+        low = max(least, total - other_most) - y[i]
+        high = min(most, total - other_least) - y[i]
+        if low >= high:
+            return True
+        p = _gather(releases, sums, y, i, j, scratch[0], scratch[1], scratch[2])
+        precision = p[0]
+        for k in range(p[-1]):
+            precision += p[3][k] ** 2
+        guess = high - low + 1.0
+        if precision > 0.0:
+            guess = min(guess, np.floor(3.0 / math.sqrt(precision)) + 1.0)
+        c = draw_line(rng, low, high, guess, y[i], total, left, right, p)
+        if math.isnan(c):
+            return False
+        _put(releases, sums, y, i, y[i] + c)
+        _put(releases, sums, y, j, total - y[i])
+        return True
+
+    @jit
+    def pair_sweep(rng, y, theta, block, releases, gaps):
+        sums = sums_of(y, releases)
+        first, cells = _cells_of(releases)
+        scratch = np.empty((3, 2 * most_releases(releases)))
+        good = True
+        for start in range(0, y.size, block):
+            for k in range(rng.integers(0, 2), block - 1, 2):
+                i = start + k
+                good &= draw_pair(rng, y, theta, i, i + 1, releases, gaps, sums, scratch)
+            for i in range(start, start + block):
+                j = _partner(rng, i, start, block, releases, first, cells)
+                if j >= 0:
+                    good &= draw_pair(rng, y, theta, i, j, releases, gaps, sums, scratch)
+        return good
+
+    return pair_sweep
 
 
 @jit

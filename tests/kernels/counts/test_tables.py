@@ -5,9 +5,18 @@ import pytest
 from scipy import special, stats
 
 from pymc_dp.kernels.counts import laws as count_laws
+from pymc_dp.kernels.counts.directions import RISING
 from pymc_dp.kernels.counts.noise import ADDITIVE
 from pymc_dp.kernels.counts.sums import make_count_draw
-from pymc_dp.kernels.counts.tables import Gaps, Releases, make_cell_sweep, pair_sweep, sums_of
+from pymc_dp.kernels.counts.tables import (
+    Gaps,
+    Releases,
+    _cells_of,
+    _partner,
+    make_cell_sweep,
+    make_pair_sweep,
+    sums_of,
+)
 from tests.agreement import has_moments, same_means, values_follow
 
 # Two tables of three cells: a noisy value of each cell, and of sums over (0, 1), 2, (3, 4), 5, in
@@ -54,17 +63,38 @@ def compositions(total):
     return [(i, j, total - i - j) for i in range(total + 1) for j in range(total + 1 - i)]
 
 
+THETA = {
+    "poisson": RATES[None],  # the draw is exact, and by a slice for others
+    "rising": RATES[None],
+    "binomial": np.array([[3.0, 4, 3, 6, 2, 3], [0.2, 0.5, 0.6, 0.3, 0.3, 0.1]]),
+}
+
+
+@pytest.mark.parametrize("law", [count_laws.POISSON, RISING, count_laws.BINOMIAL], ids=THETA)
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.by_day("mixed")
-def test_multinomial_tables(noise):
-    found = draws(pair_sweep, np.array([2.0, 2, 1, 3, 0, 3]), 15_000, RATES, 3, releases(noise))
+@pytest.mark.by_day("mixed-poisson", "mixed-rising", "Gaussian-binomial")
+def test_tables_of_known_totals(noise, law):
+    sweep, theta = make_pair_sweep(law), THETA[law.name]
+    found = draws(sweep, np.array([2.0, 2, 1, 3, 1, 2]), 15_000, theta, 3, releases(noise))
     np.testing.assert_array_equal(found.reshape(-1, 2, 3).sum(axis=2), np.tile([5, 6], (15_000, 1)))
     tables = np.array([a + b for a in compositions(5) for b in compositions(6)])
-    law = stats.multinomial(5, RATES[:3] / RATES[:3].sum()).logpmf(tables[:, :3])
-    law = law + stats.multinomial(6, RATES[3:] / RATES[3:].sum()).logpmf(tables[:, 3:])
-    chances = special.softmax(law + log_noise(noise, tables))
+    prior = {
+        "poisson": lambda: stats.poisson(RATES).logpmf(tables),
+        "rising": lambda: special.gammaln(tables + RATES) - special.gammaln(tables + 1),
+        "binomial": lambda: stats.binom(*theta).logpmf(tables),
+    }[law.name]()
+    chances = special.softmax(prior.sum(axis=1) + log_noise(noise, tables))
     assert np.sum(chances * len(found) > 10) > 30
     values_follow(found, tables, chances)
+
+
+def test_partners_are_of_one_sum_or_of_the_block():
+    rng, rel = np.random.default_rng(2), releases("mixed")
+    pairs = {(i, _partner(rng, i, 3 * (i // 3), 3, rel, *_cells_of(rel)))
+             for _ in range(200) for i in range(6)}  # fmt: skip
+    assert pairs == {(i, j) for i in range(6) for j in range(3 * (i // 3), 3 * (i // 3) + 3)}
+    one_sum = [_partner(rng, 0, 0, 3, rel, *_cells_of(rel)) for _ in range(6000)]
+    has_moments(np.array(one_sum) == 2, 1 / 6)  # half of the partners are of the sum of 0 and 1
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -84,12 +114,12 @@ def test_independent_cells(noise):
 @pytest.mark.nightly
 def test_pairs_and_cells_agree_on_poisson_tables():
     # As `TableGibbs` alternates them: together they leave the same law.
-    cells, pairs = make_cell_sweep(count_laws.POISSON), pair_sweep
+    cells, pairs = make_cell_sweep(count_laws.POISSON), make_pair_sweep(count_laws.POISSON)
     rel, rng = releases("mixed"), np.random.default_rng(5)
     y, out = np.full(6, 2.0), np.empty((15_000, 6))
     for k in range(len(out)):
         cells(rng, y, RATES[None], rel, all_counts(6))
-        pairs(rng, y, RATES, 6, rel, all_counts(6))
+        pairs(rng, y, RATES[None], 6, rel, all_counts(6))
         out[k] = y
     alone = draws(cells, np.full(6, 2.0), 15_000, RATES[None], rel)
     same_means(out[None], alone[None])
@@ -99,7 +129,7 @@ def test_cells_that_must_be_empty_stay_so():
     rates = RATES.copy()
     rates[[0, 3, 4]] = 0.0
     y = np.array([0.0, 3, 2, 0, 0, 6])
-    found = draws(pair_sweep, y, 200, rates, 3, releases("mixed"))
+    found = draws(make_pair_sweep(count_laws.POISSON), y, 200, rates[None], 3, releases("mixed"))
     assert np.all(found[:, [0, 3, 4]] == 0)
     assert len(np.unique(found[:, 1])) > 2
 
@@ -109,9 +139,10 @@ def test_large_counts():
     n, sd, tau = 3e9, 100.0, 1e-4
     z = np.array([1e9 + 50, 1e9 - 20, 1e9 + 10])
     rel = Releases(z, np.zeros(3), np.full(3, tau), np.arange(4), np.arange(3), np.ones(3))
-    sweep, rng, y = pair_sweep, np.random.default_rng(1), np.full(3, 1e9)
+    rng, y = np.random.default_rng(1), np.full(3, 1e9)
+    sweep = make_pair_sweep(count_laws.POISSON)
     out = np.array(
-        [(sweep(rng, y, np.ones(3), 3, rel, all_counts(3)), *y)[1:] for _ in range(4000)]
+        [(sweep(rng, y, np.ones((1, 3)), 3, rel, all_counts(3)), *y)[1:] for _ in range(4000)]
     )
     np.testing.assert_array_equal(out.sum(axis=1), n)
     # The law of the counts is flat at this scale: the releases, less their common excess.
