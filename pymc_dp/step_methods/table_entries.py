@@ -58,7 +58,7 @@ def _cell_entries(
     rvs: Sequence[TensorVariable], releases: list[TensorVariable], maps: list[csc_array]
 ) -> CellEntries:
     """Read the linear statistics of releases; refuse gaps between counts that no draw crosses."""
-    rv, zeros = rvs[0], {v: pt.zeros(counts_shape(v), dtype=v.dtype) for v in rvs}
+    rv, zeros = rvs[0], empty_counts(rvs)
     size, offset = sum(math.prod(counts_shape(v)) for v in rvs), 0
     parts, broken, constants = [], [], []
     pairs, large = zip(releases, maps, strict=True), size > _MAX_OVERLAPPING_CELLS
@@ -157,6 +157,11 @@ def counts_shape(variable: TensorVariable) -> tuple[int, ...]:
     return tuple(length or 0 for length in shape)
 
 
+def empty_counts(rvs: Sequence[TensorVariable]) -> dict[TensorVariable, TensorVariable]:
+    """Return zeros for counts, to be put in their place."""
+    return {rv: pt.zeros(counts_shape(rv), dtype=rv.dtype) for rv in rvs}
+
+
 @once
 def together(reading: Reading, rv: TensorVariable) -> tuple[TensorVariable, ...]:
     """Return the counts that one sweep draws: of one law, and linked by common releases."""
@@ -205,29 +210,30 @@ def read_cell_entries(reading: Reading, rvs: tuple[TensorVariable, ...]) -> Cell
         raise Declined("its number of trials is random")
     _ = [counts_shape(v) for v in rvs]
     releases = releases_of_table(reading, rvs)
-    maps = []
-    for release in releases:
-        mechanism, statistic = release.owner.op.mechanism, release_statistic(release)
-        if mechanism.rates is None:
-            raise Declined(
-                f"its release {release.name!r} is made by {type(mechanism).__name__}; the noise "
-                f"must be Laplace, geometric, Gaussian or discrete Gaussian, and not clipped or "
-                f"rounded. Write RecordMetropolis"
-            )
-        foreign = [other for other in nearest_rvs([statistic]) if other not in rvs]
-        if foreign:
-            raise Declined(
-                f"the statistic of {release.name!r} is one of {foreign[0].name!r}, too. Write "
-                f"RecordMetropolis for both"
-            )
-        try:
-            slopes = slopes_of(statistic, rvs)
-        except Declined:
-            raise Declined(
-                f"the statistic of {release.name!r} is not linear in it. Write RecordMetropolis"
-            ) from None
-        maps.append(slopes)
-    return _cell_entries(rvs, releases, maps)
+    return _cell_entries(rvs, releases, [read_sums(release, rvs) for release in releases])
+
+
+def read_sums(release: TensorVariable, rvs: Sequence[TensorVariable]) -> csc_array:
+    """Return the coefficients of counts in a release; decline other noise, or no sum of them."""
+    mechanism, statistic = release.owner.op.mechanism, release_statistic(release)
+    if mechanism.rates is None:
+        raise Declined(
+            f"its release {release.name!r} is made by {type(mechanism).__name__}; the noise "
+            f"must be Laplace, geometric, Gaussian or discrete Gaussian, and not clipped or "
+            f"rounded. Write RecordMetropolis"
+        )
+    foreign = [other for other in nearest_rvs([statistic]) if other not in rvs]
+    if foreign:
+        raise Declined(
+            f"the statistic of {release.name!r} is one of {foreign[0].name!r}, too. Write "
+            f"RecordMetropolis for both"
+        )
+    try:
+        return slopes_of(statistic, rvs)
+    except Declined:
+        raise Declined(
+            f"the statistic of {release.name!r} is not linear in it. Write RecordMetropolis"
+        ) from None
 
 
 def releases_of_counts(reading: Reading, rv: TensorVariable) -> list[TensorVariable]:

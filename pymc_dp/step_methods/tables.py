@@ -195,7 +195,7 @@ class Table(NamedTuple):
         rates = theta[-1]
         if self.block:
             good = good and np.isfinite(theta).all() and (rates >= 0).all()
-            _restore(counts.reshape(-1, self.block), totals, rates.reshape(-1, self.block))
+            restore_totals(counts.reshape(-1, self.block), totals, rates.reshape(-1, self.block))
         else:
             sweep = kernels.make_cell_sweep(COUNT_LAWS[self.law].law)
             good = good and sweep(rng, counts, np.array(theta), released, gaps)
@@ -220,7 +220,7 @@ class Table(NamedTuple):
         }
 
 
-def _restore(counts, totals, rates) -> None:
+def restore_totals(counts, totals, rates) -> None:
     """Give tables their public totals, in proportion to the rates, where a start has others."""
     for row in np.flatnonzero(counts.sum(axis=1) != totals):
         share = totals[row] * rates[row] / rates[row].sum()
@@ -286,6 +286,21 @@ def hold_parts(step: DPStep, reading: Reading, rvs: Sequence[TensorVariable]) ->
             step.hold("' and '".join(names), data, partial(coefficients, statistic, rvs))
 
 
+def released_sums(reading: Reading, release, constant) -> TensorVariable:
+    """Return what was released of the counts, and rate and precision of the noise, in rows.
+
+    A constant part of the statistic is taken off; what cannot be drawn is NaN.
+    """
+    mechanism = mechanism_of(release)
+    [scale] = mechanism.parameters
+    rates = mechanism.with_parameters(pt.switch(scale > 0, scale, np.nan)).rates
+    assert rates is not None
+    z = reading.model.rvs_to_values[release] - constant
+    if mechanism.is_discrete and known_value(constant, fixed=True) is None:
+        z = pt.switch(pt.eq(constant, pt.round(constant)), z, np.nan)
+    return as_row(z, *rates)
+
+
 def _table(
     reading: Reading, rvs: tuple[TensorVariable, ...], weights: TensorVariable | None
 ) -> Table:
@@ -294,14 +309,7 @@ def _table(
     op, shape = rv.owner.op, counts_shape(rv)
     columns = []
     for release, constant in zip(releases_of_table(reading, rvs), entries.constants, strict=True):
-        mechanism = mechanism_of(release)
-        [scale] = mechanism.parameters
-        rates = mechanism.with_parameters(pt.switch(scale > 0, scale, np.nan)).rates
-        assert rates is not None
-        z = reading.model.rvs_to_values[release] - constant
-        if mechanism.is_discrete and known_value(constant, fixed=True) is None:
-            z = pt.switch(pt.eq(constant, pt.round(constant)), z, np.nan)
-        columns.append(as_row(z, *rates))
+        columns.append(released_sums(reading, release, constant))
     released = pt.concatenate(columns, axis=1)
     parameters = op.dist_params(rv.owner)
     if isinstance(op, MultinomialRV):
