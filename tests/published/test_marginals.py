@@ -246,3 +246,25 @@ def test_measurements_of_the_library():
         "GaussianMechanism(sigma=2.0)",
         "GaussianMechanism(sigma=1.0)",
     ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tables_of_opendp_itself():
+    pytest.importorskip("mbi")
+    od, pl = pytest.importorskip("opendp.prelude"), pytest.importorskip("polars")
+    od.enable_features("contrib")
+    context = od.Context.compositor(
+        data=pl.LazyFrame({"sex": [0, 1] * 20, "hours": [5.0, 30.0, 50.0, 30.0] * 10}),
+        privacy_unit=od.unit_of(contributions=1),
+        privacy_loss=od.loss_of(epsilon=2.0),
+        split_evenly_over=1,
+    )
+    query = context.query().contingency_table(
+        keys={"sex": [0, 1]},
+        cuts={"hours": [20.0, 40.0]},
+        algorithm=od.mbi.Fixed(queries=[od.mbi.Count(("hours", "sex"))]),
+    )
+    [release] = dp.Release.from_opendp(query, query.release())
+    assert repr(release.mechanism) == "GeometricMechanism(scale=0.5)"
+    assert release.coords["sex"] == (0, 1, "null")
+    assert np.all(np.abs(release.value - [[10, 0, 0], [0, 20, 0], [10, 0, 0]]) < 12)
