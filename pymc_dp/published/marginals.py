@@ -142,15 +142,14 @@ def of_contingency_table(cls: type[Published], measure: str, table: Any, **descr
         for c, k in table.keys.items()
     }
     law = "discrete gaussian" if "ZeroConcentrated" in measure else "geometric"
-    described = {"source": "OpenDP", **described}
+    described.setdefault("source", "OpenDP")
     return from_mbi(cls, table.marginals.flatten(), levels, mechanism=law, **described)
 
 
 def _parts(number: int, measurement: Any) -> tuple[Any, Any, Any, tuple[str, ...]]:
     """Return the query, the noisy numbers, their standard deviation and the columns."""
-    parts: Any = measurement
-    if all(hasattr(measurement, field) for field in _FIELDS):
-        parts = tuple(getattr(measurement, field) for field in _FIELDS)
+    found = tuple(getattr(measurement, f) for f in _FIELDS if hasattr(measurement, f))
+    parts: Any = found or measurement
     if not (isinstance(parts, tuple) and len(parts) == len(_FIELDS)):
         raise TypeError(
             f"{_WHO}: measurement {number} is a {type(measurement).__name__}: it must have "
