@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from pymc_dp import mechanisms
 from pymc_dp.mechanisms import Mechanism
+from pymc_dp.published.marginals import of_contingency_table
 from pymc_dp.published.opendp_noise import INSTEAD, NOISE, check_noisy, selection
 from pymc_dp.published.privacy import Privacy
 from pymc_dp.published.tables import keyed, positions
@@ -58,7 +59,9 @@ def from_opendp(
     `from_opendp_summary` for its statistic).
     Unsigned integers saturate at zero, so that their noise is ``.clipped(lower=0)``; a
     threshold is ``.suppressed(below=threshold)``. OpenDP's `scale` is b, and for Gaussian noise
-    the standard deviation. Of a composition, the list of releases is returned.
+    the standard deviation. Of a composition, the list of releases is returned, and of a
+    `ContingencyTable`, behind synthetic data, that of its marginals, as of `from_mbi`, with the
+    table's keys as labels; what AIM or MST told by the choice of marginals is left out.
 
     Parameters
     ----------
@@ -114,6 +117,10 @@ def from_opendp(
             f"{_WHO}: a measurement or a query of OpenDP is needed, got {type(made_by).__name__}; "
             f"{INSTEAD}"
         )
+    if hasattr(value, "marginals"):
+        if sensitivity is not None or groups is not None:
+            raise ValueError(f"{_WHO}: leave sensitivity= and groups= out of a ContingencyTable")
+        return of_contingency_table(cls, str(measurement.output_measure), value, **described)
     function, arguments, d_mid = _noise_of(measurement, d_in)
     if function in ("make_composition", "make_basic_composition"):
         parts: Any = arguments["measurements"]

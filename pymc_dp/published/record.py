@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pymc_dp.published import (
     census,
     diffprivlib,
+    marginals,
     opendp,
     opendp_summary,
     pipelinedp,
@@ -67,3 +68,4 @@ class Release(Published):
     from_pipelinedp = classmethod(pipelinedp.from_pipelinedp)
     from_tumult = classmethod(tumult.from_tumult)
     from_nmf = classmethod(census.from_nmf)
+    from_mbi = classmethod(marginals.from_mbi)
