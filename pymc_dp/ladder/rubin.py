@@ -96,7 +96,7 @@ def rubin(
     >>> pooled = dp.rubin(means, np.full(5, 0.1))
     >>> low, high = pooled.interval(0.9)
     >>> print(f"{pooled.estimate:.2f}, sd {pooled.sd:.2f}, from {low:.2f} to {high:.2f}")
-    4.86, sd 0.68, from 3.26 to 6.46
+    4.86, sd 0.68, from 3.18 to 6.54
     """
     labelled = isinstance(estimates, xr.DataArray)
     q, u = (x if isinstance(x, xr.DataArray) else xr.DataArray(x) for x in (estimates, variances))

@@ -185,7 +185,8 @@ class LogLinear:
             \prod_C \prod_c \frac{\Gamma(n_C(c) + a_C)}{\Gamma(a_C)\, n_C(c)!} \Big/
             \prod_S \prod_s \frac{\Gamma(n_S(s) + a_S)}{\Gamma(a_S)\, n_S(s)!} .
 
-    The table of all columns never appears.
+    The table of all columns never appears. `probabilities` draws those of a margin's cells, and
+    `predict_records` files of rows.
 
     Parameters
     ----------
