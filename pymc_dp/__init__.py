@@ -15,6 +15,7 @@ from pymc_dp.distributions import (
 )
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.recover import predict_records, recover
+from pymc_dp.ladder.rubin import rubin
 from pymc_dp.mechanisms import (
     CustomMechanism,
     DiscreteGaussianMechanism,
@@ -122,6 +123,7 @@ __all__ = [
     "predict_records",
     "recover",
     "regression_sensitivity",
+    "rubin",
     "sample",
     "steps",
     "studies",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,14 @@ from numpy.typing import ArrayLike
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import per_draw
+from pymc_dp.graphs.registry import Registry
 from pymc_dp.mechanisms.release import record_bounds
 from pymc_dp.reading.columns import Link, read_links
 from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import parents, releases
+
+NEW_ROWS: Registry[type, Callable[..., xr.Dataset]] = Registry()
+"""What draws rows of a variable that stands for them, by its op: ``(rv, posterior, size, rng)``."""
 
 
 def draw_normal(rng, mean, sd, shape, bounds=None) -> np.ndarray:

@@ -21,7 +21,7 @@ from pymc_dp.graphs.interrupts import interruptible
 from pymc_dp.graphs.shapes import lengths
 from pymc_dp.graphs.stages import Stages
 from pymc_dp.ladder.collapse import integrable
-from pymc_dp.ladder.predict import draw_normal, predict_rows
+from pymc_dp.ladder.predict import NEW_ROWS, draw_normal, predict_rows
 from pymc_dp.laws.integrated import IntegratedReleaseRV
 from pymc_dp.laws.moments.one_column import OneColumn
 from pymc_dp.laws.sum_law import change, is_rows, law_of, run_trials
@@ -176,7 +176,8 @@ def predict_records(
     idata : DataTree
         A result with the free parameters in its posterior.
     size : int, optional
-        Number of new records for each posterior draw; by default that of `given`, or one.
+        Number of new records for each posterior draw; by default that of `given`, or one. For a
+        `LogLinear` it is its number of rows: each draw gives one synthetic file.
     given : dict, optional
         For rows of several variables, values of some variables by name, one for each new record or
         a single one: the other variables are drawn given these values. With the covariates of a
@@ -190,13 +191,16 @@ def predict_records(
         For a vector of records, an array named after it, with dimensions chain, draw, new_record.
         Without bounds the records are Normal, with bounds a Normal truncated to them at each draw.
         For rows of several variables, a dataset with an array for each variable that is drawn;
-        variables in `given` are coordinates.
+        variables in `given` are coordinates. For a `LogLinear`, a dataset with an array for each
+        column: two bytes a value, so take few draws, ``idata.isel(draw=slice(None, None, 40))``.
+        Values are numbers of levels; what they stand for is ``new["job"].attrs["levels"]``, as
+        ``pandas.Categorical.from_codes`` takes it.
 
     Raises
     ------
     ValueError
         No result; a `size` below 1; not one vector of records, or rows of them; values in `given`
-        that do not fit, or leave nothing to draw.
+        that do not fit, or leave nothing to draw; `given` for a `LogLinear`.
     NotImplementedError
         Records that are not Normal.
 
@@ -217,14 +221,22 @@ def predict_records(
         raise ValueError("predict_records needs the result: dp.predict_records(model, idata)")
     if size is not None and size < 1:
         raise ValueError(f"size is {size}: write the number of new records")
+    tables = [rv for rv in reading.model.free_RVs if type(rv.owner.op) in NEW_ROWS]
     groups = record_groups(reading)
-    if len(groups) != 1:
+    if len(groups) + len(tables) != 1:
         raise ValueError(
             f"predict_records needs a model with one vector of released records; found "
-            f"{[rv.name for rv in privatized(reading)]}"
+            f"{[rv.name for rv in (*privatized(reading), *tables)]}"
         )
     posterior = idata["posterior"].to_dataset()
     rng = get_random_generator(random_seed)
+    for rv in tables:
+        if given:
+            raise ValueError(
+                f"given= holds some columns while others are drawn; rows of {rv.name!r} are drawn "
+                f"whole: leave it out, and keep the rows that have these values"
+            )
+        return NEW_ROWS[type(rv.owner.op)](rv, posterior, size, rng)
     if is_rows(groups[0]):
         return predict_rows(reading.model, groups[0], posterior, size, given or {}, rng)
     if given:

@@ -173,6 +173,26 @@ def draw_tables(rng, tree: JunctionTree, probabilities: list[np.ndarray], n: int
     return np.concatenate(tables)
 
 
+def draw_rows(
+    rng, tree: JunctionTree, probabilities: list[np.ndarray], size: int
+) -> dict[str, np.ndarray]:
+    """Draw rows of these probabilities, along the tree; return the levels of every column."""
+    rows: dict[str, np.ndarray] = {}
+    for clique, separator, p in zip(tree.cliques, tree.separators, probabilities, strict=True):
+        groups = tree.cells_of(clique, separator)
+        order, ends = np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))
+        sums = np.append(0.0, np.cumsum(p[order]))
+        group = np.zeros(size, dtype=np.int64)
+        for c in separator:
+            group = group * tree.levels[c] + rows[c]
+        low, high = sums[np.append(0, ends[:-1])][group], sums[ends][group]
+        place = np.searchsorted(sums[1:], low + (high - low) * rng.random(size), side="right")
+        cells = order[np.minimum(place, ends[group] - 1)]  # a sum may be rounded up to the end
+        for c, values in zip(clique, np.unravel_index(cells, tree.shape(clique)), strict=True):
+            rows[c] = values.astype(np.int16)
+    return rows
+
+
 def draw_weights(
     rng, tree: JunctionTree, tables: np.ndarray, weights: np.ndarray
 ) -> list[np.ndarray]:

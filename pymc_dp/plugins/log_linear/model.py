@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,12 @@ from pytensor.graph.op import Op
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.values import known_value
+from pymc_dp.ladder.predict import NEW_ROWS
 from pymc_dp.plugins.log_linear.cliques import Columns, JunctionTree, junction_tree, tree_of
 from pymc_dp.plugins.log_linear.layout import (
     concentrations,
+    draw_rows,
     draw_tables,
     draw_weights,
     make_layout,
@@ -182,7 +185,8 @@ class LogLinear:
             \prod_C \prod_c \frac{\Gamma(n_C(c) + a_C)}{\Gamma(a_C)\, n_C(c)!} \Big/
             \prod_S \prod_s \frac{\Gamma(n_S(s) + a_S)}{\Gamma(a_S)\, n_S(s)!} .
 
-    The table of all columns never appears.
+    The table of all columns never appears. `probabilities` draws those of a margin's cells, and
+    `predict_records` files of rows.
 
     Parameters
     ----------
@@ -267,8 +271,8 @@ class LogLinear:
             pt.constant(int(n), dtype="int64"), pt.constant(float(total), dtype="float64"),
             rng=pt.random.shared_rng(seed=None), return_next_rng=True,
         )[1]  # fmt: skip
+        rv.tag.dp_labels = self.labels  # for `dp.predict_records`; copies of the model have it, too
         self.rv = pm.modelcontext(None).register_rv(rv, name)
-        self.total = float(total)
 
     def margin(self, *columns: str) -> TensorVariable:
         """Return the counts of some columns of one clique, an axis for each.
@@ -294,6 +298,8 @@ class LogLinear:
     def probabilities(self, idata: DataTree, *columns: str, random_seed=None) -> xr.DataArray:
         """Draw the probabilities of the cells of a margin, one table for each posterior draw.
 
+        The same seed draws the same probabilities of all columns: margins of one seed agree.
+
         Parameters
         ----------
         idata : DataTree
@@ -302,12 +308,49 @@ class LogLinear:
             Columns of one clique.
         random_seed : optional
             Seed or generator.
+
+        Raises
+        ------
+        ValueError
+            Columns that are in no clique together, or a result without this variable.
         """
         margin, rng = self._margin(columns), np.random.default_rng(random_seed)
-        posterior = idata["posterior"][str(self.rv.name)].to_numpy()
-        weights = concentrations(make_layout(self.tree, []), self.total)
-        drawn = np.empty(posterior.shape)
-        for place in np.ndindex(posterior.shape[:2]):
-            drawn[place] = np.concatenate(draw_weights(rng, self.tree, posterior[place], weights))
+        posterior = idata["posterior"].to_dataset()
+        drawn = [np.concatenate(p) for p in _probabilities(self.rv, posterior, rng)]
+        shape = posterior.sizes["chain"], posterior.sizes["draw"], -1
         names = ("chain", "draw", *columns)
-        return xr.DataArray(margin.of(drawn), {c: self.labels[c] for c in columns}, names)
+        cells = margin.of(np.reshape(drawn, shape))
+        return xr.DataArray(cells, {c: self.labels[c] for c in columns}, names)
+
+
+def _probabilities(
+    rv: TensorVariable, posterior: xr.Dataset, rng: np.random.Generator
+) -> Iterator[list[np.ndarray]]:
+    """Draw the probabilities of all cliques' cells, for one posterior draw after the other."""
+    if rv.name not in posterior:
+        raise ValueError(f"{rv.name!r}: the result has no draws of it; was var_names= given?")
+    op, tables = rv.owner.op, posterior[rv.name].to_numpy()
+    _, total = map(known_value, op.dist_params(rv.owner))
+    weights = concentrations(op.layout, float(np.asarray(total)))
+    for table in tables.reshape(-1, tables.shape[-1]):
+        yield draw_weights(rng, op.tree, table, weights)
+
+
+@NEW_ROWS.register(CliqueTablesRV)
+def new_rows(
+    rv: TensorVariable, posterior: xr.Dataset, size: int | None, rng: np.random.Generator
+) -> xr.Dataset:
+    """Draw rows from the population of a `LogLinear`, an array (chain, draw, row) a column."""
+    op, dims = rv.owner.op, (posterior.sizes["chain"], posterior.sizes["draw"])
+    n, _ = map(known_value, op.dist_params(rv.owner))
+    tree, size = op.tree, int(np.asarray(n)) if size is None else size
+    drawn = {c: np.empty((np.prod(dims), size), dtype=np.int16) for c in tree.levels}
+    for i, p in enumerate(_probabilities(rv, posterior, rng)):
+        for c, values in draw_rows(rng, tree, p, size).items():
+            drawn[c][i] = values
+    names, labels = ("chain", "draw", "new_record"), rv.tag.dp_labels
+    columns = {
+        c: (names, levels.reshape(*dims, size), {"levels": [*labels[c]]})
+        for c, levels in drawn.items()
+    }
+    return xr.Dataset(columns, {"chain": posterior["chain"], "draw": posterior["draw"]})

@@ -150,7 +150,8 @@ def test_a_chain_begins_near_what_was_released():
         truth = rng.multinomial(10**6, rng.dirichlet(np.full(40, 0.3))).reshape(5, 8)
         observed = truth + rng.normal(0, 10, truth.shape)
         dp.PrivateObservation("z", tract, dp.GaussianMechanism(10.0), observed=observed)
-        drawn = dp.sample(**{**SHORT, "draws": 300, "tune": 50})["posterior"]
+        idata = dp.sample(draws=300, tune=50, var_names=["county", "tract"], **SHORT)
+        drawn = idata["posterior"]
     assert (drawn["tract"].sum("tract_dim_1") == drawn["county"].to_numpy()).all()
     assert (drawn["county"].sum("county_dim_0") == 10**6).all()
     apart = (drawn["tract"].to_numpy()[0] - truth) / 10
