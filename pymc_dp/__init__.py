@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pymc_dp import neural, studies
     from pymc_dp.plugins.factorization import FactorizationGibbs, poisson_factorization
     from pymc_dp.plugins.log_linear import CliqueGibbs, LogLinear
+    from pymc_dp.plugins.multinomial_trees import TreeGibbs
     from pymc_dp.plugins.rare_noise import (
         BinomialMechanism,
         BoundedLaplaceMechanism,
@@ -107,6 +108,7 @@ __all__ = [
     "StaircaseMechanism",
     "StudentTMechanism",
     "TableGibbs",
+    "TreeGibbs",
     "TruncatedGammaMixture",
     "TruncatedGammaMixtureGibbs",
     "TulapMechanism",

@@ -23,6 +23,7 @@ from pymc_dp.step_methods import (
     TableGibbs,
     TwoSidedGibbs,
     choose_steps,
+    exact_groups,
     kept_steps,
 )
 from pymc_dp.step_methods.records.checks import check_gaps
@@ -125,8 +126,11 @@ def on_records(reading: Reading, **kwargs):
 
 def _counts(reading: Reading) -> Plan:
     chosen = choose_steps(reading)
-    exact = (TwoSidedGibbs, TableGibbs)
-    without_draw = [rv.name for rv in privatized(reading) if chosen.get(rv) not in exact]
+    without_draw = [
+        rv.name
+        for rv in privatized(reading)
+        if chosen.get(rv) not in (TwoSidedGibbs, TableGibbs) and not exact_groups(reading, rv)
+    ]
     if without_draw:
         raise Declined(f"{without_draw[0]!r} has no exact draw given its releases")
     cost = {"exact counts": sum(map(_size, privatized(reading))) ** 0.75}

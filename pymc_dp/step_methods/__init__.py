@@ -21,6 +21,7 @@ from pymc_dp.graphs.values import is_itself, nearest_rvs
 from pymc_dp.reading.checks import leaves_gaps
 from pymc_dp.reading.frozen import as_model
 from pymc_dp.reading.model import Reading, behind_ratios, release_statistic, releases, releases_of
+from pymc_dp.step_methods.base import DPStep
 from pymc_dp.step_methods.cells import CellGibbs
 from pymc_dp.step_methods.conjugate import ConjugateGibbs
 from pymc_dp.step_methods.counts import CountGibbs, check_count
@@ -46,6 +47,8 @@ __all__ = [
     "TruncatedGammaMixtureGibbs",
     "TwoSidedGibbs",
     "choose_steps",
+    "drawn_with",
+    "exact_groups",
     "exact_step",
     "register_steps",
     "steps",
@@ -109,6 +112,8 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
     """
     if rv.dtype.startswith("float"):
         return None
+    if of_step := exact_groups(reading, rv):
+        return next(iter(of_step)).__name__
     group = together(reading, rv)
     if all(is_exact_count(reading, v) for v in group):
         return TwoSidedGibbs.__name__
@@ -121,6 +126,17 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
     if vector and accepted(partial(check_count, reading), [rv]):
         return CountGibbs.__name__
     return None
+
+
+def drawn_with(reading: Reading, rv: TensorVariable) -> tuple[TensorVariable, ...]:
+    """Return the counts that one step draws together with a count, itself too."""
+    return next(iter(exact_groups(reading, rv).values()), together(reading, rv))
+
+
+def exact_groups(reading: Reading, rv: TensorVariable) -> dict[type, tuple[TensorVariable, ...]]:
+    """Return the steps that say that they draw a count exactly, with what they draw together."""
+    asked = [step for step in STEPS if issubclass(step, DPStep)]
+    return {step: group for step in asked if (group := step.draws_exactly(reading, rv))}
 
 
 def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:

@@ -466,6 +466,26 @@ def draw_rows_of_columns(rng, size):
     return {"rows": tables}, {"z": ab + noise[0], "w": cb + noise[1]}
 
 
+def areas():
+    """Counties, of one of which the tracts' shares are known; and ages of the people of each."""
+    county = pm.Multinomial("county", 12, pm.Dirichlet("p", [0.7, 2.0]))
+    tract = pm.Multinomial("tract", county, pm.Dirichlet("q", np.array([[0.6, 1, 1], [2, 1, 0.5]])))
+    age = pm.Multinomial("age", county, [0.3, 0.7])
+    release("z", tract, dp.LaplaceMechanism(1.0))
+    release("w", age.sum(0), dp.GaussianMechanism(1.0))
+
+
+def draw_areas(rng, size):
+    p, q = rng.dirichlet([0.7, 2.0], size), np.empty((size, 2, 3))
+    for k, a in enumerate(([0.6, 1, 1], [2, 1, 0.5])):
+        q[:, k] = rng.dirichlet(a, size)
+    county = rng.multinomial(12, p)
+    tract, age = rng.multinomial(county, q), rng.multinomial(county, [0.3, 0.7])
+    noise = rng.laplace(size=tract.shape), rng.normal(size=(size, 2))
+    found = {"p": p, "q": q, "county": county, "tract": tract, "age": age}
+    return found, {"z": tract + noise[0], "w": age.sum(1) + noise[1]}
+
+
 def bounded_moments():
     mu = pm.Normal("mu", 0.4, 0.3)
     s2 = pm.InverseGamma("s2", 3, 0.5)  # as large as the bounds allow: they matter
@@ -597,6 +617,10 @@ ON = {
         ),
     },
     dp.CliqueGibbs: {"two cliques": (rows_of_columns, ["rows"], 4_000, draw_rows_of_columns)},
+    dp.TreeGibbs: {
+        "integrated": (areas, ["p", "county", "q", "tract", "age"], 4_000, draw_areas),
+        "p held": (areas, updating(dp.TreeGibbs, "county", "tract", "age"), 4_000, draw_areas),
+    },
     dp.FactorizationGibbs: {
         "released": (factorization, ["theta", "phi"], 2_000, draw_factorization, 2),
     },

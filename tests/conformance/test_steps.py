@@ -31,6 +31,16 @@ def columns():
     return model
 
 
+def areas():
+    with pm.Model() as model:
+        p = pm.Dirichlet("p", [1.0, 2.0])
+        county = pm.Multinomial("county", 30, p)
+        tract = pm.Multinomial("tract", county, [0.2, 0.3, 0.5])
+        z = np.full((2, 3), 5)
+        dp.PrivateObservation("z", tract, dp.GeometricMechanism(2.0), observed=z)
+    return model
+
+
 # For each step: a model, and the variable that it updates.
 CASES = {
     dp.RecordMetropolis: (gaussian, "x"),
@@ -38,6 +48,7 @@ CASES = {
     dp.CountGibbs: (counted, "x_count"),
     dp.CliqueGibbs: (columns, "rows"),
     dp.TableGibbs: (table, "y"),
+    dp.TreeGibbs: (areas, "county"),
     dp.CellGibbs: (regression_of_counts, "y_count"),
     dp.TwoSidedGibbs: (poisson, "y"),
     dp.TruncatedGammaMixtureGibbs: (statistics, "x_var"),
@@ -56,7 +67,8 @@ def test_every_step_has_a_model():
 def test_short_run(step):
     build, name = CASES[step]
     model = build()
-    names = [name, "phi"] if step is dp.FactorizationGibbs else [name]
+    more = {dp.FactorizationGibbs: ["phi"], dp.TreeGibbs: ["tract"]}  # drawn together
+    names = [name, *more.get(step, [])]
     with model:
         own = step([model[name] for name in names])
         left = [rv for rv in model.free_RVs if model.rvs_to_values[rv] not in own.vars]

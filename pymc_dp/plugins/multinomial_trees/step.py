@@ -31,7 +31,7 @@ from pymc_dp.step_methods.base import (
     updated_by,
     value_writer,
 )
-from pymc_dp.step_methods.registry import STEPS
+from pymc_dp.step_methods.registry import STEPS, accepted
 from pymc_dp.step_methods.table_entries import coefficients, counts_shape, empty_counts, read_sums
 from pymc_dp.step_methods.tables import TableStep, released_sums, restore_totals
 
@@ -112,16 +112,17 @@ class TreeGibbs(TableStep):
         """Claim Multinomial counts that others split, with their conjugate probabilities."""
         claimed: list[TensorVariable] = []
         for rv in left:
-            if rv not in claimed and _is_split(reading, rv):
-                try:
-                    splits = read_tree(reading, rv)
-                    read_entries(reading, rv)
-                except (Declined, ValueError):
-                    continue
-                rvs = [s.rv for s in splits]
-                rvs += [p for s in splits if (p := conjugate(reading, s.rv)) is not None]
-                claimed += [v for v in rvs if {*rvs} <= {*left}]
+            if rv not in claimed and (rvs := cls.draws_exactly(reading, rv)):
+                rvs += tuple(p for v in rvs if (p := conjugate(reading, v)) is not None)
+                claimed += rvs if {*rvs} <= {*left} else ()
         return [claimed]
+
+    @classmethod
+    def draws_exactly(cls, reading, rv):
+        """See `DPStep.draws_exactly`."""
+        if not accepted(partial(read_entries, reading), [rv]):
+            return ()
+        return tuple(split.rv for split in read_tree(reading, rv))
 
     def _groups(self, reading):
         groups: list[tuple[TensorVariable, ...]] = []
@@ -252,13 +253,6 @@ class Tree(NamedTuple):
         return result
 
 
-def _is_split(reading: Reading, rv: TensorVariable) -> bool:
-    """Whether counts of a variable are numbers of trials of others."""
-    return isinstance(rv.owner.op, MultinomialRV | PoissonRV) and any(
-        isinstance(getattr(c.owner, "op", None), MultinomialRV) for c in children(reading, rv)
-    )
-
-
 @once
 def read_tree(reading: Reading, rv: TensorVariable) -> list[Split]:
     """Return the tree that a variable is in, each variable after the one above it."""
@@ -358,8 +352,8 @@ def make_tree(reading: Reading, splits: list[Split], integrated: Sequence[Tensor
     widths = np.repeat([shape[-1] for shape in shapes], lengths)
     # As many lines begin in each variable that is split as there are counts in the largest.
     sizes = [math.prod(shape) for shape in shapes]
-    split = [rv in {s.above for s in splits} for rv in rvs]
-    often = [max(sizes) // size if s else 1 for s, size in zip(split, sizes, strict=True)]
+    is_above = [rv in {s.above for s in splits} for rv in rvs]
+    often = [max(sizes) // size if s else 1 for s, size in zip(is_above, sizes, strict=True)]
     alone = np.repeat([isinstance(rv.owner.op, PoissonRV) for rv in rvs], lengths)
     rows = Rows(
         np.append(0, np.cumsum(widths)),
@@ -369,11 +363,12 @@ def make_tree(reading: Reading, splits: list[Split], integrated: Sequence[Tensor
     )  # fmt: skip
     zeros = empty_counts(rvs)
     sums = [released_sums(reading, r, substitute(release_statistic(r), zeros)) for r in releases]
-    theta, draws, first = [], [], pt.zeros(0)
+    theta, first = [], pt.zeros(0)
+    draws: list[tuple[str, Callable] | None] = []
     for rv, shape in zip(rvs, shapes, strict=True):
         p = rv.owner.op.dist_params(rv.owner)[-1]
         prior = conjugate(reading, rv)
-        if prior in integrated:
+        if prior is not None and prior in integrated:
             [p] = prior.owner.op.dist_params(prior.owner)
             name = model.rvs_to_values[prior].name
             draws.append((name, value_writer(model, prior)))
