@@ -1,17 +1,17 @@
-"""Counts in a three-level geography, published with discrete Gaussian noise on every level.
+"""A state's people by county, tract and kind, with discrete Gaussian noise at every level.
 
-As in the noisy measurement files of a census, the count of every tract and of every county is
-released with discrete Gaussian noise, the counties with less of it, and the totals of the states
-are published as they are. The counts here are simulated: events (persons, births, cases) in tracts
-of known size, with rates that vary between counties and between the tracts of a county.
+As in the noisy measurement files of a census, the number of people of each of 24 kinds (six ages,
+two sexes, two kinds of housing) is released for the state, for every county and for every tract,
+with less noise for the larger areas. The state's total is published as it is. Counties have
+between 10 and 40 tracts. The people here are simulated.
 
-The model is that of the confidential counts. Given its state's total, a state's table is
-multinomial; `TableGibbs` draws it with the total kept and every release accounted for, and NUTS
-the rates. The naive analysis takes the published tract counts for the true ones.
+The model is that of the confidential counts: the state's people are split into kinds, those of each
+kind into counties, and those of a county into its tracts, with shares that have flat priors.
+`TreeGibbs` draws all counts, and integrates the shares out. Weighted least squares, the usual
+analysis, combines the noisy counts of a county with those of its tracts; its intervals know neither
+that counts are from zero on, nor how people are spread.
 
 Run it with ``python3 run.py example census [--tracts N] [--cores C] [--output DIR]``.
-With very many tracts, set ``OPENBLAS_NUM_THREADS=1``: else the threads of the linear algebra, which
-has little to do here, take the cores from the chains.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from matplotlib.figure import Figure
 from rich.table import Table
 from scipy import stats
@@ -31,103 +30,126 @@ from xarray import DataTree
 import pymc_dp as dp
 import report
 
-STATES, TRACTS_IN_COUNTY = 4, 10
-SIGMA = {"tract": 12.0, "county": 6.0}  # of the noise
-LEVEL = 0.9  # of the intervals
+KINDS = 24
+WIDTHS = (10, 25, 40)  # tracts of a county
+PEOPLE_IN_TRACT = 4000
+SIGMA = {"state": 3.0, "county": 6.0, "tract": 12.0}  # of the noise
+SPREAD = {"county": 3.0, "tract": 4.0}  # how alike counties, and tracts of one, are
+LEVEL = 0.95  # of the intervals
 
 
 @dataclass(frozen=True)
 class Geography:
-    """A simulated geography; arrays are (state, tract), the tracts of a county in a row."""
+    """Counts of a state, by kind, and of its counties; tracts by how many tracts a county has.
 
-    size: np.ndarray
-    rates: np.ndarray
-    counts: np.ndarray
-    tracts: np.ndarray
-    counties: np.ndarray
+    Attributes
+    ----------
+    width : number of tracts of every county.
+    counts : what is confidential: `state` (kind), `county` (kind, county), and for each width
+        `tract 10` (kind, county of this width, tract).
+    released : the same with noise.
+    """
+
+    width: np.ndarray
+    counts: dict[str, np.ndarray]
+    released: dict[str, np.ndarray]
 
     @property
-    def totals(self) -> np.ndarray:
-        """The published totals of the states."""
-        return self.counts.sum(axis=1)
+    def total(self) -> int:
+        """The number of people, which is published as it is."""
+        return int(self.counts["state"].sum())
 
 
-def by_county(table):
-    """Sum over the tracts of every county; the tracts are on the last axis."""
-    return table.reshape((*table.shape[:-1], -1, TRACTS_IN_COUNTY)).sum(-1)
+def level(name: str) -> str:
+    """Return the level of an entry of `Geography.counts`."""
+    return name.split()[0]
 
 
 def simulate(tracts: int, seed: int) -> Geography:
     """Simulate about `tracts` tracts and release them."""
     rng = np.random.default_rng(seed)
-    counties = max(2, round(tracts / STATES / TRACTS_IN_COUNTY))
-    shape = (STATES, counties * TRACTS_IN_COUNTY)
-    size = rng.integers(500, 4000, shape)
-    county = np.repeat(rng.normal(0, 0.5, (STATES, counties)), TRACTS_IN_COUNTY, axis=1)
-    rates = np.exp(-4 + county + rng.normal(0, 0.3, shape))
-    counts = rng.poisson(size * rates)
-    released = []
-    for statistic, sigma in ((counts, SIGMA["tract"]), (by_county(counts), SIGMA["county"])):
-        draw = dp.DiscreteGaussianMechanism(sigma).dist(statistic)
-        released.append(pm.draw(draw, random_seed=rng))
-    return Geography(size, rates, counts, *released)
+    each = max(1, round(tracts / sum(WIDTHS)))  # counties of every width
+    width = np.repeat(WIDTHS, each)
+    split = rng.multinomial
+    counts = {"state": split(PEOPLE_IN_TRACT * width.sum(), rng.dirichlet(np.full(KINDS, 0.6)))}
+    shares = rng.dirichlet(np.full(width.size, SPREAD["county"]), KINDS)
+    counts["county"] = split(counts["state"], shares)
+    for n in WIDTHS:
+        shares = rng.dirichlet(np.full(n, SPREAD["tract"]), (KINDS, each))
+        counts[f"tract {n}"] = split(counts["county"][:, width == n], shares)
+    released = {}
+    for name, confidential in counts.items():
+        draw = dp.DiscreteGaussianMechanism(SIGMA[level(name)]).dist(confidential)
+        released[name] = pm.draw(draw, random_seed=rng)
+    return Geography(width, counts, released)
 
 
 def build(data: Geography) -> pm.Model:
     """Write the model of the confidential counts, with what was published of them."""
-    states, tracts = data.size.shape
+    counties = data.width.size
     with pm.Model() as model:
-        mean = pm.Normal("mean", -4, 1)
-        between = pm.HalfNormal("between", 1)  # sd of log rates between counties,
-        within = pm.HalfNormal("within", 1)  # and between the tracts of one
-        # Rates that all began alike would speak, the more of them the louder, for no spread at all.
-        shape = states, tracts // TRACTS_IN_COUNTY
-        county = pm.Normal("county", mean, between, shape=shape, initval="prior")
-        centre = pt.repeat(county, TRACTS_IN_COUNTY, axis=1)
-        log_rate = pm.Normal("log_rate", centre, within, shape=(states, tracts), initval="prior")
-        expected = data.size * pt.exp(log_rate)
-        # Poisson counts, given that their sums over the states are known.
-        pm.Poisson("total", expected.sum(axis=1), observed=data.totals)
-        share = expected / expected.sum(axis=1, keepdims=True)
-        counts = pm.Multinomial("counts", n=data.totals, p=share)
-        tract, county_noise = (dp.DiscreteGaussianMechanism(s) for s in SIGMA.values())
-        dp.PrivateObservation("tracts", counts, tract, observed=data.tracts)
-        dp.PrivateObservation("counties", by_county(counts), county_noise, observed=data.counties)
-        # What is kept of every draw, at half the size.
-        pm.Deterministic("count", counts.astype("int32"))
-        pm.Deterministic("rate", pt.exp(log_rate).astype("float32"))
+        kinds = pm.Dirichlet("kinds", np.ones(KINDS))
+        state = pm.Multinomial("state", data.total, kinds)
+        share = pm.Dirichlet("share", np.ones((KINDS, counties)))
+        county = pm.Multinomial("county", state, share)
+        counts = {"state": state, "county": county}
+        for n in WIDTHS:
+            people = county[:, data.width == n]
+            share = pm.Dirichlet(f"share {n}", np.ones((*people.type.shape, n)))
+            counts[f"tract {n}"] = pm.Multinomial(f"tract {n}", people, share)
+        for name, confidential in counts.items():
+            noise = dp.DiscreteGaussianMechanism(SIGMA[level(name)])
+            released = data.released[name]
+            dp.PrivateObservation(f"noisy {name}", confidential, noise, observed=released)
     return model
 
 
 def fit(model: pm.Model, draws: int, seed: int, **kwargs) -> DataTree:
-    """Sample it: NUTS for the rates, exact draws of the tables."""
+    """Sample it; the shares are not kept."""
+    names = ["state", "county", *(f"tract {n}" for n in WIDTHS)]
     with model:
-        return pm.sample(
-            draws,
-            tune=draws,
-            chains=2,
-            var_names=["mean", "between", "within", "count", "rate"],
-            random_seed=seed,
-            compute_convergence_checks=False,
-            **kwargs,
-        )
+        return dp.sample(
+            draws=draws, tune=draws // 2, chains=2, var_names=names, random_seed=seed,
+            compute_convergence_checks=False, **kwargs,
+        )  # fmt: skip
+
+
+def least_squares(data: Geography) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return estimates and standard deviations by weighted least squares, of states and counties.
+
+    Up the tree each area's count is averaged with the sum of its parts, by precision; down again
+    the parts are moved to add up to it, by their variances.
+    """
+    estimate, variance = np.empty_like(data.counts["county"], float), np.empty(data.width.size)
+    for n in WIDTHS:
+        of = data.width == n
+        parts = data.released[f"tract {n}"].sum(-1)
+        by = 1 / SIGMA["county"] ** 2, 1 / (n * SIGMA["tract"] ** 2)
+        estimate[:, of] = (by[0] * data.released["county"][:, of] + by[1] * parts) / sum(by)
+        variance[of] = 1 / sum(by)
+    by = 1 / SIGMA["state"] ** 2, 1 / variance.sum()
+    state = (by[0] * data.released["state"] + by[1] * estimate.sum(1)) / sum(by)
+    gain = variance / variance.sum()
+    estimate += gain * (state - estimate.sum(1))[:, None]
+    variance = variance - gain * variance + gain**2 / sum(by)
+    return {
+        "state": (state, np.full(state.shape, sum(by) ** -0.5)),
+        "county": (estimate, np.broadcast_to(np.sqrt(variance), estimate.shape)),
+    }
 
 
 def intervals(data: Geography, idata: DataTree) -> dict[str, tuple]:
-    """Return the truth, the naive and the exact interval of every quantity."""
-    counts, rates = report.draws(idata, "count"), report.draws(idata, "rate")
-    z = stats.norm.ppf((1 + LEVEL) / 2)
-    found = {}
-    for name, published, sigma, draws, truth in (
-        ("tracts", data.tracts, SIGMA["tract"], counts, data.counts),
-        ("counties", data.counties, SIGMA["county"], by_county(counts), by_county(data.counts)),
-    ):
-        naive = np.stack([published - z * sigma, published + z * sigma])
-        found[f"counts of {name}"] = truth, naive, report.ends(draws, LEVEL)[[0, 2]]
-    count = np.maximum(data.tracts, 0)  # Poisson counts, as if they were the true ones
-    low = stats.gamma.ppf((1 - LEVEL) / 2, np.maximum(count, 1)) * (count > 0)
-    naive = np.stack([low, stats.gamma.ppf((1 + LEVEL) / 2, count + 1)]) / data.size
-    found["rates of tracts"] = data.rates, naive, report.ends(rates, LEVEL)[[0, 2]]
+    """Return the truth, the interval of least squares and the exact one, of every level."""
+    z, found = stats.norm.ppf((1 + LEVEL) / 2), {}
+    for name, (estimate, sd) in least_squares(data).items():
+        exact = report.ends(report.draws(idata, name), LEVEL)[[0, 2]]
+        found[name] = data.counts[name], np.stack([estimate - z * sd, estimate + z * sd]), exact
+    names = [f"tract {n}" for n in WIDTHS]
+    alone, sd = np.concatenate([data.released[name].ravel() for name in names]), SIGMA["tract"]
+    exact = [report.ends(report.draws(idata, name), LEVEL)[[0, 2]].reshape(2, -1) for name in names]
+    truth = np.concatenate([data.counts[name].ravel() for name in names])
+    # Least squares would make these narrower by a few percent.
+    found["tract"] = truth, np.stack([alone - z * sd, alone + z * sd]), np.concatenate(exact, 1)
     return found
 
 
@@ -135,45 +157,47 @@ def summary(found: dict[str, tuple]) -> Table:
     """Tabulate how often the intervals cover the truth, and how wide they are."""
     rows = []
     for name, (truth, *both) in found.items():
-        row = [name]
+        row = [f"people of a {name}"]
         for low, high in both:
-            row += [f"{report.covered(truth, low, high):.1%}", f"{np.median(high - low):.4g}"]
+            row += [f"{report.covered(truth, low, high):.1%}", f"{np.mean(high - low):.4g}"]
         rows.append(row)
-    headings = ("", "naive: cover", "median width", "exact: cover", "median width")
+    headings = ("", "least squares: cover", "mean width", "exact: cover", "mean width")
     return report.table(f"{LEVEL:.0%} intervals", headings, rows)
 
 
 def picture(found: dict[str, tuple]) -> Figure:
-    """Draw the intervals of the first tracts beside the truth."""
-    figure = report.figure(2, 1, (10, 6))
-    for ax, name in zip(figure.axes, ("counts of tracts", "rates of tracts"), strict=True):
-        truth, naive, exact = found[name]
-        where = np.arange(min(40, truth.shape[1]))
-        for shift, (low, high), colour, label in (
-            (-0.15, naive, report.ORANGE, "naive"),
-            (0.15, exact, report.BLUE, "noise modelled"),
-        ):
-            ax.vlines(where + shift, low[0, where], high[0, where], color=colour, lw=2.5,
-                      label=label)  # fmt: skip
-        ax.scatter(where, truth[0, where], color="black", s=14, zorder=3, label="truth")
-        ax.set_title(f"{LEVEL:.0%} intervals for the {name}", loc="left")
-        ax.set(xlabel="tract of the first state", xlim=(-1, len(where)))
+    """Draw the intervals of the rarest kind in some counties, beside the truth."""
+    truth, rival, exact = found["county"]
+    kind = np.argmin(truth.sum(1))
+    where = np.arange(min(30, truth.shape[1]))
+    figure = report.figure(1, 1, (10, 4))
+    [ax] = figure.axes
+    for shift, ends, colour, label in (
+        (-0.15, rival, report.ORANGE, "least squares"),
+        (0.15, exact, report.BLUE, "exact"),
+    ):
+        low, high = ends[:, kind, where]
+        ax.vlines(where + shift, low, high, color=colour, lw=2.5, label=label)
+    ax.scatter(where, truth[kind, where], color="black", s=14, zorder=3, label="truth")
+    ax.axhline(0, color=report.GREY, lw=0.8)
+    ax.set_title(f"{LEVEL:.0%} intervals for the people of the rarest kind", loc="left")
+    ax.set(xlabel="county", xlim=(-1, len(where)))
     report.legend(figure)
     return figure
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, tuple]:
     """Run the example."""
-    args = report.options(__doc__, arguments, tracts=400, draws=2000, cores=int, output=Path)
+    args = report.options(__doc__, arguments, tracts=300, draws=1000, cores=int, output=Path)
     data = simulate(args.tracts, args.seed)
-    tracts, counties = data.counts.size, by_county(data.counts).size
-    with report.timed(f"{tracts:,} tracts in {counties:,} counties of {STATES} states"):
+    tracts, counties = data.width.sum(), data.width.size
+    with report.timed(f"{tracts:,} tracts with {KINDS} kinds of people in {counties} counties"):
         idata = fit(build(data), args.draws, args.seed, cores=args.cores)
-    drawn = idata["posterior"]["count"].to_numpy().sum(axis=-1)
+    drawn = idata["posterior"]
+    total = bool((drawn["state"].sum("state_dim_0") == data.total).all())
+    agree = bool((drawn["county"].sum("county_dim_1") == drawn["state"].to_numpy()).all())
     found = intervals(data, idata)
-    report.say(
-        f"State totals hold in every draw: {bool(np.all(drawn == data.totals))}", summary(found)
-    )
+    report.say(f"Totals hold in every draw: {total and agree}", summary(found))
     if args.output:
         report.write(args.output, census=picture(found))
     return found

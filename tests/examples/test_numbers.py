@@ -100,17 +100,36 @@ def test_moments_of_what_a_visitor_spends():
     np.testing.assert_allclose(clamped.var(), variance, rtol=0.02)
 
 
-def test_census_releases_the_true_counts_and_draws_them_as_a_table():
-    geography = census.simulate(80, 2)
-    tract = (geography.tracts - geography.counts) / census.SIGMA["tract"]
-    county = geography.counties - census.by_county(geography.counts)
-    assert 0.7 < tract.std() < 1.3
-    assert np.all(np.abs(county) < 5 * census.SIGMA["county"])
-    np.testing.assert_array_equal(geography.totals, geography.counts.sum(axis=1))
-    # Their own law as the proposal, whole states at a time, would hardly move.
-    with census.build(geography) as model:
+def test_census_releases_the_true_counts_and_draws_them_as_a_tree():
+    data = census.simulate(80, 2)
+    for name, counts in data.counts.items():
+        noise = (data.released[name] - counts) / census.SIGMA[census.level(name)]
+        assert 0.6 < noise.std() < 1.4
+    county = data.counts["county"]
+    np.testing.assert_array_equal(county.sum(1), data.counts["state"])
+    for n in census.WIDTHS:
+        np.testing.assert_array_equal(data.counts[f"tract {n}"].sum(-1), county[:, data.width == n])
+    with census.build(data) as model:
         [step] = dp.steps(model)
-    assert isinstance(step, dp.TableGibbs)
+    assert isinstance(step, dp.TreeGibbs)
+
+
+def test_least_squares_on_the_tree_is_that_of_its_normal_equations():
+    data = census.simulate(80, 3)
+    sd, width = census.SIGMA, data.width
+    owner = np.repeat(np.arange(width.size), width)
+    design = np.vstack([np.ones(owner.size), np.eye(width.size)[:, owner], np.eye(owner.size)])
+    weight = np.repeat([sd[k] ** -2 for k in ("state", "county", "tract")],
+                       [1, width.size, owner.size])  # fmt: skip
+    covariance = np.linalg.inv(design.T @ (weight[:, None] * design))
+    tracts = np.concatenate([data.released[f"tract {n}"][0].ravel() for n in census.WIDTHS])
+    z = np.concatenate([[data.released["state"][0]], data.released["county"][0], tracts])
+    leaves = covariance @ (design.T @ (weight * z))
+    for name, rows in (("state", design[:1]), ("county", design[1 : 1 + width.size])):
+        estimate, spread = census.least_squares(data)[name]
+        np.testing.assert_allclose(np.atleast_1d(estimate[0]), rows @ leaves)
+        expected = np.sqrt(np.diag(rows @ covariance @ rows.T))
+        np.testing.assert_allclose(np.atleast_1d(spread[0]), expected)
 
 
 def test_divergence_is_of_the_mean_of_the_later_half():
