@@ -168,6 +168,11 @@ class Margin(Op):
         return [disconnected_type()]
 
 
+def cell_probabilities(name: str) -> str:
+    """Return the name of the probabilities of the cells of tables, where they are variables."""
+    return f"{name}_probabilities"
+
+
 class LogLinear:
     r"""The rows of a table of categorical columns, with a decomposable log-linear law.
 
@@ -297,17 +302,22 @@ class LogLinear:
         Parameters
         ----------
         idata : DataTree
-            A result with this variable in its posterior.
+            A result with this variable in its posterior, or with its probabilities, as
+            ``dp.sample(approximate="clt")`` returns it.
         *columns : str
             Columns of one clique.
         random_seed : optional
             Seed or generator.
         """
         margin, rng = self._margin(columns), np.random.default_rng(random_seed)
-        posterior = idata["posterior"][str(self.rv.name)].to_numpy()
-        weights = concentrations(make_layout(self.tree, []), self.total)
-        drawn = np.empty(posterior.shape)
-        for place in np.ndindex(posterior.shape[:2]):
-            drawn[place] = np.concatenate(draw_weights(rng, self.tree, posterior[place], weights))
+        name, posterior = str(self.rv.name), idata["posterior"]
+        if name not in posterior and cell_probabilities(name) in posterior:
+            drawn = posterior[cell_probabilities(name)].to_numpy()
+        else:
+            tables = posterior[name].to_numpy()
+            weights = concentrations(make_layout(self.tree, []), self.total)
+            drawn = np.empty(tables.shape)
+            for place in np.ndindex(tables.shape[:2]):
+                drawn[place] = np.concatenate(draw_weights(rng, self.tree, tables[place], weights))
         names = ("chain", "draw", *columns)
         return xr.DataArray(margin.of(drawn), {c: self.labels[c] for c in columns}, names)

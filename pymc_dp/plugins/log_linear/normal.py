@@ -66,7 +66,7 @@ def cells_of_tree(tree: JunctionTree, margins: Sequence[Columns]) -> Cells:
     for p, separator in zip(tree.parents[1:], tree.separators[1:], strict=True):
         parent.append((int(first[p]), int(first[p + 1]), tree.size(separator)))
         above.append(tree.cells_of(tree.cliques[p], separator))
-    cell, target, start = [], [], 0
+    cell, target, start = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)], 0
     for margin in margins:
         place = tree.clique_of(margin)
         cell.append(first[place] + np.arange(sizes[place]))
@@ -161,7 +161,7 @@ def pull_back_joint(joint, rows, by_joint, cells):
 
 @jit
 def log_normal(rows, z, n, variances, cells):
-    """Log density of noisy margins, with its gradient in the rows and in the variances.
+    """Log density of noisy margins, with its gradient in rows, z and variances.
 
     Parameters
     ----------
@@ -175,13 +175,15 @@ def log_normal(rows, z, n, variances, cells):
 
     Returns
     -------
-    float, vector, vector
+    float, vector, vector, vector
         The gradient in the rows is that of the density as a function of any numbers: where they
         sum to one, differences within a group count.
     """
     joint = joint_chances(rows, cells)
     mean, covariance = mean_covariance(joint, cells, z.size)
     total = n * covariance + np.diag(variances)
+    if not np.isfinite(total).all():
+        return -math.inf, np.zeros(rows.size), np.zeros(z.size), np.zeros(z.size)
     root = np.linalg.cholesky(total)
     inverse = np.linalg.inv(total)
     residual = z - n * mean
@@ -197,4 +199,4 @@ def log_normal(rows, z, n, variances, cells):
     for k in range(cells.cell.size):
         by_joint[cells.cell[k]] += half[cells.target[k]]
         by_joint[cells.cell[k], cells.cell[k]] += by_mean[cells.target[k]]
-    return logp, pull_back_joint(joint, rows, by_joint, cells), np.diag(by_total).copy()
+    return logp, pull_back_joint(joint, rows, by_joint, cells), -a, np.diag(by_total).copy()

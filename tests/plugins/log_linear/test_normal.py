@@ -68,7 +68,7 @@ def test_gradient_is_that_of_finite_differences(name):
     _, _, cells, rows = case(name)
     rng, n, count = np.random.default_rng(2), 300.0, cells.target.max() + 1
     variances, z = rng.uniform(1.0, 9.0, count), rng.uniform(0.0, 200.0, count)
-    _, by_rows, by_variances = log_normal(rows, z, n, variances, cells)
+    _, by_rows, by_z, by_variances = log_normal(rows, z, n, variances, cells)
 
     def slope(i, at, of):
         step = np.zeros(at.size)
@@ -82,3 +82,6 @@ def test_gradient_is_that_of_finite_differences(name):
     numeric = [slope(i, variances, lambda v: log_normal(rows, z, n, v, cells)[0])
                for i in range(count)]  # fmt: skip
     np.testing.assert_allclose(by_variances, numeric, rtol=1e-6, atol=1e-8)
+    numeric = [slope(i, z, lambda x: log_normal(rows, x, n, variances, cells)[0])
+               for i in range(count)]  # fmt: skip
+    np.testing.assert_allclose(by_z, numeric, rtol=1e-6, atol=1e-8)
