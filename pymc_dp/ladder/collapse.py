@@ -87,7 +87,8 @@ def collapse(
         Replaces the exact law of the sums over rows by the Normal law with the same mean and
         covariance [1]_. The covariates then may follow other laws than the
         Normal, and to="marginal" integrates the sums out: under Laplace noise its scale-mixture
-        variances stay, as ``<release>_noise_variance``.
+        variances stay, as ``<release>_noise_variance``. Tables of `LogLinear` become Normal as
+        well, given cell probabilities, which are ``<rows>_probabilities``.
     moments : array or "released", optional
         With approximate="clt": moments of the covariates, in place of those of their law in the
         model. An array is :math:`E[x_i x_j x_k x_l]` of the features (1, x), of
