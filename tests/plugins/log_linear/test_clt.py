@@ -6,6 +6,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+import xarray as xr
 from pytensor.graph.rewriting.utils import rewrite_graph
 from scipy import stats
 
@@ -129,6 +130,15 @@ def test_posterior_is_another_where_a_category_has_few_people():
     p, q = (rows.probabilities(x, "b", random_seed=3)[..., 0] for x in (normal, exact))
     gap = float(p.mean() - q.mean())
     assert abs(gap) > 5 * float(np.hypot(p.std() / np.sqrt(ess(p)), q.std() / np.sqrt(ess(q))))
+
+
+def test_probabilities_of_a_result_are_those_that_were_drawn():
+    _, rows = margins_of(400, 5.0)
+    p = np.arange(1.0, 14.0)  # of d, then of a and b, then of b and c
+    drawn = xr.Dataset({"rows_probabilities": (("chain", "draw", "k"), np.tile(p, (2, 3, 1)))})
+    found = rows.probabilities(xr.DataTree.from_dict({"posterior": drawn}), "b", "a")
+    assert found.dims == ("chain", "draw", "b", "a")
+    np.testing.assert_allclose(found[1, 2], p[1:7].reshape(2, 3).T)
 
 
 def ess(x):
