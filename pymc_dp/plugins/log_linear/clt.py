@@ -275,7 +275,8 @@ def _plan(reading: Reading, moments: Any) -> Plan:
     if not NormalTables().variables(reading):
         raise Declined("the model has no tables of dp.LogLinear", near=-1)
     marginal = collapsed(reading, "marginal", "clt", moments)
-    return nuts_plan(reading, marginal, "NUTS on cell probabilities, by the central limit theorem")
+    name = "NUTS on cell probabilities, by the central limit theorem"
+    return nuts_plan(reading, marginal, name, correlated=True)
 
 
 ROUTES.add(
