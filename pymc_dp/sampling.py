@@ -19,7 +19,7 @@ from pymc_dp.graphs.interrupts import interruptible
 from pymc_dp.graphs.stages import Stages
 from pymc_dp.ladder.collapse import gone_names, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
-from pymc_dp.laws.sum_law import check_approximation, notes
+from pymc_dp.laws.sum_law import approximations, check_approximation, notes
 from pymc_dp.mechanisms.checks import check_attainable
 from pymc_dp.reading.checks import check_transform, check_values
 from pymc_dp.reading.fits import check_fits
@@ -196,12 +196,15 @@ def _by_best_route(
     """Sample; return the draws, and advice in case that the chains have not mixed."""
     options: dict[str, Any] = {} if approximate is None else {"moments": moments}
     records = {rv.name for rv in privatized(reading)}
+    for approximation in approximations(approximate) if approximate is not None else ():
+        records |= {rv.name for rv in approximation.variables(reading)}
     wanted = records & set(kwargs.get("var_names") or ())
     with_records = wanted or rung == "records" or kwargs.get("step") is not None
     if approximate is not None and (with_records or not records):
         raise ValueError(
-            f"approximate={approximate!r} integrates rows of several columns out: it is for models "
-            f"that have them, without step=, rung='records' and records in var_names="
+            f"approximate={approximate!r} integrates rows of several columns out, or tables of "
+            f"dp.LogLinear: it is for models that have them, without step=, rung='records' and "
+            f"records in var_names="
         )
     if kwargs.get("step") is not None:
         reading = Reading(model)  # the steps refer to variables of the user's model, not of a copy
@@ -307,9 +310,10 @@ def _starts(reading: Reading, route: Route, initvals: Any) -> dict[str, Any]:
         _log.info("This route chooses its own starting values: initval= of variables is not used")
     if route.rung == "records":
         return {}
-    for note in what_goes(reading, initvals):
+    for note in what_goes(reading, initvals, approximate=route.approximate):
         _log.info("%s", note)
-    return {"initvals": initial_values({}, initvals, gone_names(reading))} if initvals else {}
+    gone = gone_names(reading, route.approximate)
+    return {"initvals": initial_values({}, initvals, gone)} if initvals else {}
 
 
 def _is_prior_alone(reading: Reading, kwargs: dict[str, Any]) -> bool:

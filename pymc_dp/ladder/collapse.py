@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -30,10 +30,11 @@ from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.values import plain_function
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.sum_law import (
-    APPROXIMATIONS,
+    Approximation,
     Change,
     Rung,
     SumLaw,
+    approximations,
     change,
     check_approximation,
     law_of,
@@ -86,7 +87,8 @@ def collapse(
         Replaces the exact law of the sums over rows by the Normal law with the same mean and
         covariance [1]_. The covariates then may follow other laws than the
         Normal, and to="marginal" integrates the sums out: under Laplace noise its scale-mixture
-        variances stay, as ``<release>_noise_variance``.
+        variances stay, as ``<release>_noise_variance``. Tables of `LogLinear` become Normal as
+        well, given cell probabilities, which are ``<rows>_probabilities``.
     moments : array or "released", optional
         With approximate="clt": moments of the covariates, in place of those of their law in the
         model. An array is :math:`E[x_i x_j x_k x_l]` of the features (1, x), of
@@ -134,15 +136,15 @@ def collapse(
         _check_held(reading, approximate, moments)
     try_densities(rung_reading)
     _warn_of_what_is_left_out(rung_reading.model)
-    for note in what_goes(reading):
+    for note in what_goes(reading, approximate=approximate):
         _log.info("%s", note)
     return rung_reading.model
 
 
 def _check_held(reading: Reading, approximate: str, moments: Any) -> None:
     """Decline moments that may change: `collapse` reads them once, `sample` at each call."""
-    for group in integrable(reading):
-        for name, data in APPROXIMATIONS[approximate].held(reading, group, moments).items():
+    for approximation, group in approximated(reading, approximate):
+        for name, data in approximation.held(reading, group, moments).items():
             raise Declined(
                 f"the moments of the covariates are read from {name!r}, which depends on {data!r}: "
                 f"a collapsed model holds them as numbers, and pm.set_data would not reach them. "
@@ -157,25 +159,35 @@ def collapsed(
     """Return the reading of the collapsed model; an exact rung is built once for each reading."""
     if approximate is None:
         return _exact(reading, to)
-    changed = APPROXIMATIONS[approximate].change
-    return _collapsed(reading, to, lambda group: changed(reading, group, to, moments))
+    pairs = approximated(reading, approximate)
+    changes = ((group, by.change(reading, group, to, moments)) for by, group in pairs)
+    return _collapsed(reading, to, changes)
+
+
+def approximated(reading: Reading, approximate: str) -> list[tuple[Approximation, Records]]:
+    """Return what an approximation integrates out: records, and variables of its own."""
+    named = approximations(approximate)
+    own = [(by, Records((rv,), 0, ())) for by in named for rv in by.variables(reading)]
+    of_records = [by for by in named if by.of_records]
+    if own and not (of_records and privatized(reading)):
+        return own
+    return [(by, group) for by in of_records for group in integrable(reading)] + own
 
 
 @once
 def _exact(reading: Reading, to: Rung) -> Reading:
-    return _collapsed(reading, to, lambda group: change(reading, group, to))
+    return _collapsed(reading, to, ((g, change(reading, g, to)) for g in integrable(reading)))
 
 
-def _collapsed(reading: Reading, to: Rung, changed: Callable[[Records], Change]) -> Reading:
-    model, groups = reading.model, integrable(reading)
-    total = Change()
-    for group in groups:
-        group_change = changed(group)
+def _collapsed(reading: Reading, to: Rung, changes: Iterable[tuple[Records, Change]]) -> Reading:
+    model, total = reading.model, Change()
+    records: list[TensorVariable] = []
+    for group, group_change in changes:
+        records += group.records
         for name, part in vars(group_change).items():
             if name != "trials":
                 getattr(total, name).update(part)
         total.trials += group_change.trials
-    records = [rv for group in groups for rv in group.records]
     for taken in [*total.added, *total.deterministics]:
         if taken in model.named_vars:
             raise ValueError(f"the model already has a variable {taken!r}: rename it")
@@ -252,19 +264,26 @@ def _warn_of_what_is_left_out(model: pm.Model) -> None:
             _log.warning(LEFT_OUT, words, "near the mode of the density")
 
 
-def gone_names(reading: Reading) -> list[str]:
+def gone_names(reading: Reading, approximate: str | None = None) -> list[str]:
     """Return the names of the records, which no rung without records has."""
-    return [str(rv.name) for group in integrable(reading) for rv in group.records]
+    if approximate is None:
+        groups = integrable(reading)
+    else:
+        groups = [group for _, group in approximated(reading, approximate)]
+    return [str(rv.name) for group in groups for rv in group.records]
 
 
-def what_goes(reading: Reading, initvals: Any = None) -> list[str]:
+def what_goes(
+    reading: Reading, initvals: Any = None, *, approximate: str | None = None
+) -> list[str]:
     """Say what is removed with the records: variables that only they depend on, starting values."""
     starts = reading.model.rvs_to_initial_values.items()
     started = {
         rv.name for rv, start in starts if start is not None and not hasattr(rv.tag, "dp_started")
     }
     started.update(*([initvals] if isinstance(initvals, Mapping) else initvals or ()))
-    hidden = {*gone_names(reading)} - {rv.name for rv in privatized(reading)}
+    hidden = {*(gone_names(reading) if privatized(reading) else ())}
+    hidden -= {rv.name for rv in privatized(reading)}
     notes = {
         "Integrated out with the records that depend on them": hidden,
         "Integrated out, so that its starting value is not used": started,
@@ -272,7 +291,7 @@ def what_goes(reading: Reading, initvals: Any = None) -> list[str]:
     return [
         f"{sentence}: {', '.join(map(repr, gone))}"
         for sentence, names in notes.items()
-        if (gone := [name for name in gone_names(reading) if name in names])
+        if (gone := [name for name in gone_names(reading, approximate) if name in names])
     ]
 
 
@@ -324,8 +343,11 @@ def integrable(reading: Reading) -> list[Records]:
 @once
 def dropped_deterministics(reading: Reading) -> list[TensorVariable]:
     """Return the deterministics that depend on records: a collapsed model has none of them."""
-    model = reading.model
     records = {rv for group in record_groups(reading) for rv in group.records}
+    return _computed_from(reading.model, records)
+
+
+def _computed_from(model: pm.Model, records: set[TensorVariable]) -> list[TensorVariable]:
     return [
         d
         for d in model.deterministics
@@ -346,7 +368,7 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
     """Build the collapsed model."""
     model = reading.model
     gone = {rv.name for rv in records}
-    gone |= {d.name for d in dropped_deterministics(reading)} if records else set()
+    gone |= {d.name for d in _computed_from(model, set(records))}
     gone -= {old.name for old in total.replaced}
     gone |= total.dropped
     fgraph, memo = fgraph_from_model(without_starts(model))
@@ -365,8 +387,13 @@ def rebuilt(reading: Reading, records: list[TensorVariable], total: Change) -> p
 
     for name, (rv, transform) in {**total.transforms, **total.added}.items():
         new = _translate(rv, translation)
-        value_name = name if transform is None else f"{name}_{transform.name}__"
-        value = new.type(name=value_name)
+        value, value_name = new, name
+        if transform is not None:  # it may have fewer entries
+            value, value_name = (
+                transform.forward(new, *new.owner.inputs),
+                f"{name}_{transform.name}__",
+            )
+        value = value.type(name=value_name)
         dims = named[name].owner.op.dims if name in named else dims_of(name, new)
         model_var = model_free_rv(new, value, transform, name, *dims)
         if name in named:

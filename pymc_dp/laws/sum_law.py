@@ -116,7 +116,18 @@ class SumLaw(ABC):
 
 
 class Approximation(ABC):
-    """A law of what was released of records that is not exact, which users ask for by name."""
+    """A law of what was released that is not exact, which users ask for by name.
+
+    Attributes
+    ----------
+    of_records : whether it is the one of its name that integrates records out.
+    """
+
+    of_records: ClassVar[bool] = True
+
+    def variables(self, reading: Reading) -> list[TensorVariable]:
+        """Return variables that it integrates out and that are no records."""
+        return []
 
     @abstractmethod
     def check(self, moments: Any) -> None:
@@ -241,20 +252,27 @@ class Laws(Registry[tuple[Phase, type[SumLaw]], tuple[Takes, ...]]):
 
 
 LAWS = Laws()
-APPROXIMATIONS: Registry[str, Approximation] = Registry()
+APPROXIMATIONS: Registry[Approximation, str] = Registry()  # each with its name
+
+
+def approximations(name: str) -> list[Approximation]:
+    """Return the approximations of a name: each is for variables of its own."""
+    return [approximation for approximation, own in APPROXIMATIONS.items() if own == name]
 
 
 def check_approximation(approximate: str | None, moments: Any) -> None:
     """Refuse an approximation that there is not, and moments that are none."""
-    names = " or ".join(map(repr, APPROXIMATIONS))
-    if approximate not in (None, *APPROXIMATIONS):
+    known = dict.fromkeys(APPROXIMATIONS.values())
+    names = " or ".join(map(repr, known))
+    if approximate not in (None, *known):
         raise ValueError(f"approximate={approximate!r}: write {names}, or leave it out: exact")
     if approximate is None and moments is not None:
         raise ValueError(
             f"moments= is part of the approximation: write approximate={names} with it"
         )
     if approximate is not None:
-        APPROXIMATIONS[approximate].check(moments)  # here, or each route would refuse them
+        for approximation in approximations(approximate):
+            approximation.check(moments)  # here, or each route would refuse them
 
 
 @once

@@ -98,7 +98,7 @@ def routes(
     reading: Reading, approximate: str | None = None, **options: Any
 ) -> list[tuple[Route, Plan | Declined]]:
     """Return every route of a model's rungs, with its plan or with the reason why it is shut."""
-    has_records = bool(privatized(reading))
+    has_records = approximate is not None or bool(privatized(reading))
     table: list[tuple[Route, Plan | Declined]] = []
     # PyTensor would note the line that made each variable, which takes a fifth of the time.
     with pytensor.config.change_flags(traceback__limit=0):

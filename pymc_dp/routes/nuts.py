@@ -74,8 +74,13 @@ def marginal_rate(marginal: pm.Model) -> float:
     return expected_rate(nuts_cost(marginal, _MARGINAL))
 
 
-def nuts_plan(reading: Reading, target: Reading, name: str, times: float = 1.0) -> Plan:
-    """Return the plan of NUTS on the model of a rung, in coordinates that suit the data."""
+def nuts_plan(
+    reading: Reading, target: Reading, name: str, times: float = 1.0, *, correlated: bool = False
+) -> Plan:
+    """Return the plan of NUTS on the model of a rung, in coordinates that suit the data.
+
+    Where variables stay `correlated` in these, NUTS adapts to that, see `sample_nuts`.
+    """
     refuse_points(target.model.free_RVs)
     cost = nuts_cost(target.model, name, times)
     for rv in target.model.free_RVs:
@@ -86,10 +91,10 @@ def nuts_plan(reading: Reading, target: Reading, name: str, times: float = 1.0) 
             for term, x in ((f"NUTS, latents of {law}", 1.0), (f"NUTS, {law} latent", entries)):
                 cost[term] = cost.get(term, 0.0) + x
     moved = lambda: standardised(reading, target)[1]  # noqa: E731
-    return Plan.costing(cost, partial(_sample, reading, target), moved)
+    return Plan.costing(cost, partial(_sample, reading, target, correlated), moved)
 
 
-def _sample(reading: Reading, target: Reading, **kwargs):
+def _sample(reading: Reading, target: Reading, correlated: bool = False, **kwargs):
     try_densities(target)
     model, moved = standardised(reading, target)
     if moved:
@@ -99,7 +104,7 @@ def _sample(reading: Reading, target: Reading, **kwargs):
             "The variables stay as they are written; NUTS moves %s in other coordinates that suit "
             "the data, see %s", names, where,
         )  # fmt: skip
-    tree = sample_nuts(model, usual_accept=_ACCEPT, **kwargs)
+    tree = sample_nuts(model, usual_accept=_ACCEPT, correlated=correlated, **kwargs)
     if isinstance(tree, DataTree):  # not with return_inferencedata=False
         _check_left_out(target.model, tree)
     return tree

@@ -64,13 +64,20 @@ class Sampler(NamedTuple):
     draw: Callable[[list[Center], Sequence[np.random.Generator]], DataTree]
 
 
-def sample_nuts(model: pm.Model, *, usual_accept: float | None = None, **kwargs: Any) -> DataTree:
+def sample_nuts(
+    model: pm.Model,
+    *,
+    usual_accept: float | None = None,
+    correlated: bool = False,
+    **kwargs: Any,
+) -> DataTree:
     """Sample a model by NUTS.
 
     Parameters
     ----------
     model : a model without records.
     usual_accept : default of `target_accept`.
+    correlated : whether nutpie adapts to correlations, too, unless `nuts` has an adaptation.
     **kwargs : arguments of `pm.sample`.
 
     Raises
@@ -92,6 +99,8 @@ def sample_nuts(model: pm.Model, *, usual_accept: float | None = None, **kwargs:
     if any(kwargs.get(name) is not None for name in _START_ARGUMENTS):
         return interrupted.sample(model, **kwargs)
     make_sampler = _of_nutpie if _takes_nutpie(model, moved, kwargs) else _of_pymc
+    if correlated and make_sampler is _of_nutpie:
+        kwargs["nuts"] = {"adaptation": "low_rank", **(kwargs.get("nuts") or {})}
     try:
         sampler = make_sampler(model, moved, **kwargs)
     except (NotImplementedError, NullTypeGradError) as error:

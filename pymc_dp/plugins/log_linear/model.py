@@ -171,6 +171,11 @@ class Margin(Op):
         return [disconnected_type()]
 
 
+def cell_probabilities(name: str) -> str:
+    """Return the name of the probabilities of the cells of tables, where they are variables."""
+    return f"{name}_probabilities"
+
+
 class LogLinear:
     r"""The rows of a table of categorical columns, with a decomposable log-linear law.
 
@@ -303,7 +308,8 @@ class LogLinear:
         Parameters
         ----------
         idata : DataTree
-            A result with this variable in its posterior.
+            A result with this variable in its posterior, or with its probabilities, as
+            ``dp.sample(approximate="clt")`` returns it.
         *columns : str
             Columns of one clique.
         random_seed : optional
@@ -327,9 +333,15 @@ def _probabilities(
     rv: TensorVariable, posterior: xr.Dataset, rng: np.random.Generator
 ) -> Iterator[list[np.ndarray]]:
     """Draw the probabilities of all cliques' cells, for one posterior draw after the other."""
+    op, given = rv.owner.op, cell_probabilities(str(rv.name))
+    if rv.name not in posterior and given in posterior:  # the tables were integrated out
+        first = op.layout.first[1 : len(op.tree.cliques)]
+        for cells in posterior[given].stack(one=("chain", "draw")).to_numpy().T:
+            yield np.split(cells, first)
+        return
     if rv.name not in posterior:
         raise ValueError(f"{rv.name!r}: the result has no draws of it; was var_names= given?")
-    op, tables = rv.owner.op, posterior[rv.name].to_numpy()
+    tables = posterior[rv.name].to_numpy()
     _, total = map(known_value, op.dist_params(rv.owner))
     weights = concentrations(op.layout, float(np.asarray(total)))
     for table in tables.reshape(-1, tables.shape[-1]):

@@ -40,7 +40,7 @@ from pymc_dp.plugins.regression.columns import Columns
 from pymc_dp.reading.column_sums import RowRelease
 from pymc_dp.reading.columns import Rows, same_for_all
 from pymc_dp.reading.groups import Records
-from pymc_dp.reading.model import Reading, releases
+from pymc_dp.reading.model import Reading, privatized, releases
 from pymc_dp.reading.sums.polynomials import degree
 from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.nuts import nuts_plan
@@ -89,7 +89,7 @@ class CentralLimit(Approximation):
         }
 
 
-APPROXIMATIONS.add(CentralLimit(), "clt")
+APPROXIMATIONS.add("clt", CentralLimit())
 
 
 def _columns(reading: Reading, group: Records) -> Columns:
@@ -319,6 +319,8 @@ def _law_moments(covariates) -> CovariateMoments:
 
 
 def _statistics_plan(reading: Reading, moments: Any) -> Plan:
+    if not privatized(reading):
+        raise Declined("the model has no rows of several columns", near=-1)
     statistics = collapsed(reading, "statistics", "clt", moments)
     if any(r.owner.op.bounds is not None for r in releases(reading.model)):
         raise Declined(
@@ -329,6 +331,8 @@ def _statistics_plan(reading: Reading, moments: Any) -> Plan:
 
 
 def _marginal_plan(reading: Reading, moments: Any) -> Plan:
+    if not privatized(reading):
+        raise Declined("the model has no rows of several columns", near=-1)
     marginal = collapsed(reading, "marginal", "clt", moments)
     return nuts_plan(reading, marginal, "NUTS by the central limit theorem")
 
