@@ -145,11 +145,11 @@ def intervals(data: Geography, idata: DataTree) -> dict[str, tuple]:
         exact = report.ends(report.draws(idata, name), LEVEL)[[0, 2]]
         found[name] = data.counts[name], np.stack([estimate - z * sd, estimate + z * sd]), exact
     names = [f"tract {n}" for n in WIDTHS]
-    alone, sd = np.concatenate([data.released[name].ravel() for name in names]), SIGMA["tract"]
-    exact = [report.ends(report.draws(idata, name), LEVEL)[[0, 2]].reshape(2, -1) for name in names]
+    noisy = np.concatenate([data.released[name].ravel() for name in names])
+    half = z * SIGMA["tract"]  # least squares would make these narrower by a few percent
+    ends = [report.ends(report.draws(idata, name), LEVEL)[[0, 2]].reshape(2, -1) for name in names]
     truth = np.concatenate([data.counts[name].ravel() for name in names])
-    # Least squares would make these narrower by a few percent.
-    found["tract"] = truth, np.stack([alone - z * sd, alone + z * sd]), np.concatenate(exact, 1)
+    found["tract"] = truth, np.stack([noisy - half, noisy + half]), np.concatenate(ends, axis=1)
     return found
 
 

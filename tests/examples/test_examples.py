@@ -70,12 +70,11 @@ def noise_widens_and_bounds_hold(fits):
 
 
 def intervals_cover(found):
-    for name in ("counts of tracts", "rates of tracts"):
-        truth, _, exact = found[name]
-        # 80 intervals of 90%: four standard errors, and the tracts of a county are not independent.
-        assert cover(truth, *exact) > 0.76
-    truth, naive, exact = found["rates of tracts"]
-    assert cover(truth, *naive) < min(0.75, cover(truth, *exact))
+    for name, (truth, _, exact) in found.items():
+        # Intervals of 95%: four standard errors of those of a state's 24, of a county's 72.
+        assert cover(truth, *exact) > (0.76 if name == "state" else 0.84)
+    truth, rival, exact = found["county"]
+    assert np.mean(exact[1] - exact[0]) < 1.02 * np.mean(rival[1] - rival[0])
 
 
 def coefficients_are_the_references(found):
