@@ -522,7 +522,7 @@ def table(form, n=200):
     return pm.Potential("z", pt.log((pairs[0] * pairs[1, ::-1]).sum()) + top.sum())
 
 
-@row("two-way-marginals", "p", "Normal (approximate)", draws=(1000, 500), limit=60)
+@row("two-way-marginals", "p", "Normal (approximate)", draws=(2000, 500), limit=60)
 def marginals(form, shape=(4, 3, 4), n=2000):
     """Release all two-way marginals of a table of 48 cells."""
     rng = np.random.default_rng(16)
@@ -542,6 +542,51 @@ def marginals(form, shape=(4, 3, 4), n=2000):
     mean = M @ p
     cov = n * ((M * p) @ M.T - mean[:, None] * mean) + 100 * np.eye(len(M))
     return pm.MvNormal("z", n * mean, cov=cov, observed=z)
+
+
+@row("adult", "rows", draws=(1000, 1000), limit=60)
+def columns(form, n=46_043, sigma=25.0):
+    """Release ten two-way margins of ten columns, with the levels of Adult."""
+    levels = {
+        "age": 5, "workclass": 8, "education": 16, "marital": 7, "race": 5, "sex": 2, "gain": 2,
+        "loss": 2, "hours": 5, "income": 2,
+    }  # fmt: skip
+    pairs = [("age", c) for c in ("income", "marital", "workclass")] + [("race", "sex")]
+    pairs += [(c, "income") for c in ("education", "race", "sex", "gain", "loss", "hours")]
+    rng, rows = np.random.default_rng(18), {}
+    strength = rng.normal(size=n)
+    for name, count in levels.items():
+        score = 0.8 * strength + rng.normal(size=n)
+        ends = np.linspace(0, 1, count + 1)[1:-1] ** 0.5
+        rows[name] = np.searchsorted(np.quantile(score, ends), score)
+    counted = dp.LogLinear("rows", levels, pairs, n)
+    for pair in pairs:
+        truth = np.zeros([levels[c] for c in pair])
+        np.add.at(truth, tuple(rows[c] for c in pair), 1)
+        z = noisy(rng, "Gaussian", sigma, truth)
+        publish(form, "Gaussian", sigma, counted.margin(*pair), z, name=" x ".join(pair))
+
+
+@row("tracts", "county", "continuous counts (approximate)", draws=(400, 200), limit=120)
+def tracts(form, kinds=24, counties=6, width=25, n=600_000):
+    """Release counts of 24 kinds of people in 150 tracts, in their counties and in the state."""
+    rng = np.random.default_rng(19)
+    state = rng.multinomial(n, rng.dirichlet(np.full(kinds, 0.6)))
+    county = rng.multinomial(state, rng.dirichlet(np.full(counties, 3.0), kinds))
+    tract = rng.multinomial(county, rng.dirichlet(np.full(width, 4.0), (kinds, counties)))
+    p = pm.Dirichlet("p", np.ones(kinds))
+    q = pm.Dirichlet("q", np.ones((kinds, counties)))
+    r = pm.Dirichlet("r", np.ones((kinds, counties, width)))
+    if form == OURS:
+        levels = [pm.Multinomial("state", n, p)]
+        levels.append(pm.Multinomial("county", levels[0], q))
+        levels.append(pm.Multinomial("tract", levels[1], r))
+    else:  # with flat priors of the shares, the shares of the counts are nearly Dirichlet, too
+        levels = [n * p, pm.Deterministic("county", n * p[:, None] * q)]
+        levels.append(levels[1][..., None] * r)
+    for counts, truth, sd in zip(levels, (state, county, tract), (3.0, 6.0, 12.0), strict=True):
+        z = noisy(rng, "DiscreteGaussian", sd, truth)
+        publish(form, "DiscreteGaussian", sd, counts, z, name=f"z{truth.ndim}")
 
 
 @row("poisson-latents", "a b", "summed", "integrated", draws=(3000, 2000), limit=30)
