@@ -1,8 +1,7 @@
 """Tables of many columns from noisy margins.
 
 Reads   noisy margins of the rows of a decomposable log-linear model of categorical columns.
-Law     exact draws of the counts of the model's cliques, with the weights integrated out; by
-        approximate="clt" Normal counts, with the weights as variables.
+Law     exact draws of the cliques' counts, or Normal by name, weights integrated out or drawn.
 Costs   lines times cliques that hold a column a sweep; the full table never appears.
 Source  Dawid & Lauritzen (1993); Dobra (2000).
 """

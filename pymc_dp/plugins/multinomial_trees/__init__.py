@@ -1,7 +1,6 @@
 """Multinomial counts that are split further: areas of areas, margins of margins.
 
-Reads   noisy counts and sums of Multinomial variables, of which one's counts are the numbers of
-        trials of others.
+Reads   noisy sums of Multinomial counts that are the numbers of trials of other Multinomials.
 Law     exact draws of all counts, with Dirichlet probabilities integrated out.
 Costs   as many lines in a sweep as there are counts, each of a few counts a level.
 Source  Diaconis & Sturmfels (1998), moves that keep sums; Neal (2003), slices.

@@ -14,6 +14,11 @@ down from a count: in each row whose number of trials has the count it takes one
 from there. People move from one path to another of the same row. How many is drawn from its law on
 the whole line of what is possible, by a slice. Counts of a first row without a total are Poisson,
 and people also come and leave along one path.
+
+Where a count is spread thin over what is below, few paths can give people away. So people also
+*resettle*: k of them leave a count, each along a path of people as they are, and come to another
+one, along paths that are drawn from the law of one more person given all others. Below the two
+counts the law cancels against the proposal: what is left is their own ratio, and that of the noise.
 """
 
 from __future__ import annotations
@@ -26,6 +31,9 @@ import numpy as np
 from pymc_dp.kernels import jit, part
 from pymc_dp.kernels.counts.exchanges import log_rising
 from pymc_dp.kernels.draws.lines import make_line_draw
+
+_EVERY = 2  # line from counts that are split further is a move that resettles people
+_RESETTLED = 2.0  # how many at most, in standard deviations of the noise
 
 
 class Rows(NamedTuple):
@@ -85,23 +93,35 @@ def extend(y, rows, sums):
     return values
 
 
+@jit
+def _log_weight(value, j, weights):
+    """Log weight of a count, or of a row's total."""
+    if j >= weights.log_p.size:
+        a = weights.a[j]
+        return -log_rising(value, a) if a > 0.0 else math.lgamma(value + 1.0)
+    if weights.a[j] > 0.0:
+        return log_rising(value, weights.a[j])
+    return value * weights.log_p[j] - math.lgamma(value + 1.0) if value > 0.0 else 0.0
+
+
+@jit
+def _log_noise(value, m, noise):
+    e = noise.z[m] - value
+    return -noise.lam[m] * abs(e) - 0.5 * noise.tau[m] * e * e
+
+
 @part
 def _log_density(k, values, line, steps, weights, noise):
     """Log density k steps along a line, which has the things `line`."""
-    total, counts = 0.0, weights.log_p.size
+    total = 0.0
     for i in range(line.size):
         value, j = values[line[i]] + k * steps[i], line[i]
         if j >= weights.a.size:
-            m = j - weights.a.size
-            e = noise.z[m] - value
-            total -= noise.lam[m] * abs(e) + 0.5 * noise.tau[m] * e * e
-        elif j >= counts:  # a row's total
-            a = weights.a[j]
-            total += -log_rising(value, a) if a > 0.0 else math.lgamma(value + 1.0)
-        elif weights.a[j] > 0.0:
-            total += log_rising(value, weights.a[j])
-        elif value > 0.0:
-            total += value * weights.log_p[j] - math.lgamma(value + 1.0)
+            total += _log_noise(value, j - weights.a.size, noise)
+        elif value < 0.0:
+            return -math.inf
+        else:
+            total += _log_weight(value, j, weights)
     return total
 
 
@@ -159,6 +179,84 @@ def _line(path, rows, taken, change, line, steps):
     return kept
 
 
+class Changes(NamedTuple):
+    """What a proposal changes: things, how many of them, which are listed, and values before."""
+
+    things: np.ndarray
+    number: np.ndarray
+    listed: np.ndarray
+    before: np.ndarray
+
+
+@jit
+def _add(j, step, values, changes):
+    """Change a value, and remember what it was."""
+    if not changes.listed[j]:
+        changes.listed[j] = True
+        changes.before[j] = values[j]
+        changes.things[changes.number[0]] = j
+        changes.number[0] += 1
+    values[j] += step
+
+
+@jit
+def _settle(rng, cell, side, rows, values, weights, path, changes):
+    """Take a person out of a count and of what is below (side -1), or add one (side 1).
+
+    Who leaves is any person of the row; who comes is drawn from the law given all others.
+    """
+    at, size, counts = 0, 1, weights.log_p.size
+    path[0] = cell
+    while at < size:
+        for b in range(rows.below_first[path[at]], rows.below_first[path[at] + 1]):
+            r = rows.below[b]
+            a, total, last = weights.a[counts + r], values[counts + r], -1
+            if side > 0.0:
+                total = total + a if a > 0.0 else 1.0
+            u = rng.random() * total
+            for c in range(rows.first[r], rows.first[r + 1]):
+                mass = values[c]
+                if side > 0.0:
+                    mass = mass + weights.a[c] if a > 0.0 else math.exp(weights.log_p[c])
+                if mass > 0.0:
+                    last = c
+                    if u < mass:
+                        break
+                u -= mass
+            path[size] = last
+            size += 1
+        at += 1
+    for i in range(size):
+        _add(path[i], side, values, changes)
+        for t in range(rows.targets_first[path[i]], rows.targets_first[path[i] + 1]):
+            _add(rows.targets[t], side * rows.slopes[t], values, changes)
+
+
+@jit
+def _resettle(rng, a, b, k, rows, values, weights, noise, path, changes):
+    """Propose that k people leave count a for count b, and settle anew in what is below."""
+    if a == b or values[a] < k:
+        return
+    ratio = 0.0
+    for cell, step in ((a, -k), (b, k)):
+        ratio += _log_weight(values[cell] + step, cell, weights)
+        ratio -= _log_weight(values[cell], cell, weights)
+    for cell, side in ((a, -1.0), (b, 1.0)):
+        for _ in range(k):
+            _settle(rng, cell, side, rows, values, weights, path, changes)
+    changed = changes.things[: changes.number[0]]
+    for j in changed:
+        if j >= weights.a.size:
+            m = j - weights.a.size
+            ratio += _log_noise(values[j], m, noise) - _log_noise(changes.before[j], m, noise)
+    accepted = math.log(1.0 - rng.random()) <= ratio
+    for j in changed:
+        changes.listed[j] = False
+        if not accepted:
+            values[j] = changes.before[j]
+    changes.number[0] = 0
+
+
 @jit
 def sweep(rng, y, weights, rows, noise):
     """Move people along lines, in place; return False where the counts are impossible.
@@ -176,7 +274,22 @@ def sweep(rng, y, weights, rows, noise):
     most = path.size + 2 * rows.targets.size
     line, steps = np.empty(most, dtype=np.int64), np.empty(most)
     change = np.zeros(values.size)
-    for r in rows.begin:
+    none = np.zeros(values.size, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    changes = Changes(*none, np.zeros(values.size, dtype=np.bool_), np.empty(values.size))
+    widest = 1.0
+    for m in range(noise.z.size):
+        widest = max(widest, _RESETTLED / math.sqrt(noise.tau[m] + 0.5 * noise.lam[m] ** 2))
+    for i in range(rows.begin.size):
+        r = rows.begin[i]
+        if (
+            i % _EVERY == 0
+            and rows.below_first[rows.first[r]] < rows.below_first[rows.first[r + 1]]
+        ):
+            a = rng.integers(rows.first[r], rows.first[r + 1])
+            b = rng.integers(rows.first[r], rows.first[r + 1])
+            k = int(widest ** rng.random())
+            _resettle(rng, a, b, k, rows, values, weights, noise, path, changes)
+            continue
         size = _follow(
             rng, rng.integers(rows.first[r], rows.first[r + 1]), -1.0, rows, taken, path, 0, change
         )
