@@ -46,6 +46,13 @@ def cells():
     dp.PrivateObservation("z", counts, dp.GeometricMechanism(2.0), observed=[20, 18, 26])
 
 
+@as_model
+def columns():
+    rows = dp.LogLinear("rows", {"a": 2, "b": 2}, [("a", "b")], 40)
+    z = [[12.3, 8.1], [4.4, 16.0]]
+    dp.PrivateObservation("z", rows.margin("a", "b"), dp.GaussianMechanism(3.0), observed=z)
+
+
 def a_jump():
     """A discrete parameter that nothing of ours moves."""
     with pm.Model() as model:
@@ -65,6 +72,10 @@ CASES = {
     "NUTS on the marginal, by the central limit theorem": (
         regression,
         {"approximate": "clt", "rung": "marginal"} | SHALLOW,
+    ),
+    "NUTS on cell probabilities, by the central limit theorem": (
+        columns,
+        {"approximate": "clt"} | SHALLOW,
     ),
     "NUTS on the marginal": (gaussian, {"rung": "marginal"} | NUTS),
     "slices on the marginal": (group_means, {}),
