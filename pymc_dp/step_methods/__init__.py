@@ -135,6 +135,8 @@ def drawn_with(reading: Reading, rv: TensorVariable) -> tuple[TensorVariable, ..
 
 def exact_groups(reading: Reading, rv: TensorVariable) -> dict[type, tuple[TensorVariable, ...]]:
     """Return the steps that say that they draw a count exactly, with what they draw together."""
+    if rv.dtype.startswith("float"):
+        return {}
     asked = [step for step in STEPS if issubclass(step, DPStep)]
     return {step: group for step in asked if (group := step.draws_exactly(reading, rv))}
 

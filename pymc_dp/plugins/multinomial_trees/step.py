@@ -120,7 +120,8 @@ class TreeGibbs(TableStep):
     @classmethod
     def draws_exactly(cls, reading, rv):
         """See `DPStep.draws_exactly`."""
-        if not accepted(partial(read_entries, reading), [rv]):
+        may = isinstance(rv.owner.op, MultinomialRV | PoissonRV)
+        if not (may and accepted(partial(read_entries, reading), [rv])):
             return ()
         return tuple(split.rv for split in read_tree(reading, rv))
 
