@@ -21,13 +21,7 @@ from pymc_dp.graphs.compiled import Piece, from_graph, from_scalars, from_source
 from pymc_dp.graphs.draws import without_remarks
 from pymc_dp.graphs.values import is_itself, known_value, plain_function
 from pymc_dp.kernels import joined, key_of
-from pymc_dp.kernels.records.chains import (
-    Functions,
-    LawFunctions,
-    make_chain,
-    make_sweeps,
-    together,
-)
+from pymc_dp.kernels.records import chains
 from pymc_dp.kernels.records.sweeps import RecordFunctions, by_sums, in_full
 from pymc_dp.reading.factors import parameters
 from pymc_dp.reading.groups import Records
@@ -92,13 +86,13 @@ def chained(engines: Sequence[Engine]) -> Callable:
     """Compile a chain of several blocks; see `kernels.records.chains.make_chain`."""
     direct = any(engine.direct for engine in engines)
     functions = reduce(
-        lambda later, first: together(first, later), [e.functions for e in reversed(engines)]
+        lambda later, first: chains.together(first, later), [e.functions for e in reversed(engines)]
     )
     keys = [engine.key for engine in engines]
-    key = joined(key_of(make_chain), direct, *keys)
+    key = joined(key_of(chains.make_chain), direct, *keys)
     sizes = zip(*(engine.inputs for engine in engines), strict=True)
     after = "axes, scales, counts, turns, seen, out"
-    inner = Piece(make_chain(functions, direct), key)
+    inner = Piece(chains.make_chain(functions, direct), key)
     compiled = unpacked(inner, "rng, theta", after, *sizes)
 
     def run(rng, x, theta, env, *further):
@@ -185,7 +179,7 @@ class Engine(Layout):
         In a chain: what `chained` takes of this block.
     """
 
-    functions: Functions
+    functions: chains.Functions
     key: str | None
     inputs: tuple[int, int]
     direct: bool
@@ -348,22 +342,22 @@ class Engine(Layout):
         laws: tuple[Piece, ...] = ()
         if "law" in graphs:
             sums, of_law = compiled.law_sums, [*x, *env]
-            laws = LawFunctions(
+            laws = chains.LawFunctions(
                 from_graph(of_law, graphs["gather"]),
                 from_graph([theta, sums, *of_law], graphs["law"]),
                 from_graph([theta, *of_law], graphs["collect"]),
             )
-            law = LawFunctions(*(piece.function for piece in laws))
-            self.functions = Functions(plain.couple, plain.prior, how(plain), law)
+            law = chains.LawFunctions(*(piece.function for piece in laws))
+            self.functions = chains.Functions(plain.couple, plain.prior, how(plain), law)
             self.direct = theta in ancestors(graphs["full"])
             afresh = self.direct or graphs["law"] is graphs["law, whole"]
             at_random = any(isinstance(v.type, RandomType) for v in graph_inputs(coupled))
             self.costly = at_random, afresh
         keys = [piece.key for piece in (*pieces, *laws)]
-        self.key = joined(key_of(make_sweeps), key_of(how), *keys)
+        self.key = joined(key_of(chains.make_sweeps), key_of(how), *keys)
         self.inputs = len(x), len(env)
         if "law" not in graphs:
-            inner = Piece(make_sweeps(plain, how(plain)), self.key)
+            inner = Piece(chains.make_sweeps(plain, how(plain)), self.key)
             after = "axes, scales, count, moves, turn"
             self._run = unpacked(inner, "rng, theta", after, [len(x)], [len(env)])
 
