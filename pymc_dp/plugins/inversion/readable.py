@@ -40,6 +40,8 @@ def readable_law(rv: TensorVariable, name: str | None = None) -> tuple[Any, list
     op, name = rv.owner.op, name or str(rv.name)
     follow = f"the records {name!r} follow {law_names([type(op)])}"
     if not rv.dtype.startswith("float"):
+        if op.ndim_supp:
+            raise Declined(f"{follow}, a law of vectors", near=1)
         return law_of_record(rv)  # see `lattice`
     if is_registered(detail, op):
         return op, list(op.dist_params(rv.owner))

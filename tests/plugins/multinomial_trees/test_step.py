@@ -203,3 +203,15 @@ def test_what_is_refused():
     refused(alone, "'b' without 'a'")
     refused(squared, "'z' is not linear")
     refused(student, "StudentTMechanism")
+
+
+def test_counts_of_a_tree_are_no_records():
+    with pm.Model() as model:
+        county = pm.Multinomial("county", 50, [0.5, 0.5])
+        release("w", county, dp.GaussianMechanism(3.0), [20.0, 31.0])
+        tract = pm.Multinomial("tract", county, [0.2, 0.8])
+        assert county.tag.dp_step != "TreeGibbs"
+        release("z", tract, dp.GaussianMechanism(3.0), np.full((2, 2), 12.0))
+    assert county.tag.dp_step == tract.tag.dp_step == "TreeGibbs"
+    with pytest.raises(NotImplementedError, match="'tract' follow Multinomial, a law of vectors"):
+        dp.collapse(model)
