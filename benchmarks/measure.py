@@ -27,6 +27,7 @@ from benchmarks.rows import OURS, ROWS
 
 RESULTS = Path(__file__).parent / "results"
 CONVERGED, SEEDS, COLD = 1.02, (1, 2, 3), 30.0  # COLD: seconds that the first call may take more
+_LESS = 0.1  # of the draws, where a side had no warm call in time
 # A new process begins from one that has imported all, and has sampled nothing.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["benchmarks.measure"])
@@ -61,14 +62,14 @@ def call(sample, names, options) -> dict[str, Any]:
     return found
 
 
-def side(pipe, name: str, form: str, sampler: str, best: float) -> None:
-    """Send what each call gave, and at last why there are no more."""
+def side(pipe, name: str, form: str, sampler: str, best: float, part: float = 1.0) -> None:
+    """Send what each call gave, and at last why there are no more; a `part` of the draws."""
     warnings.simplefilter("ignore")
     row, log, said = ROWS[name], logging.getLogger("pymc"), [""]
     log.setLevel(logging.INFO)
     log.handlers = [handler := logging.Handler()]
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    draws = row.draws[form != OURS]
+    draws = max(20, round(part * row.draws[form != OURS]))
     options: dict[str, Any] = dict(draws=draws, tune=min(draws, 1000), chains=2, cores=1)
     options |= dict(progressbar=False, compute_convergence_checks=False)
     sample = dp.sample
@@ -125,12 +126,17 @@ def messages(target, *arguments, over: str) -> Iterator[Any]:
 
 def measure(name: str, form: str, sampler: str = "nutpie", best: float = 0.0) -> dict[str, Any]:
     """Measure one side; what a side had before its limit stays."""
-    sent = messages(side, name, form, sampler, best, over=f"over {ROWS[name].limit:.0f} CPU s")
-    calls = []
-    for error in sent:  # the last is a reason, empty where all calls were made
-        if isinstance(error, str):
+    over = f"over {ROWS[name].limit:.0f} CPU s"
+    for part in (1.0, _LESS):
+        calls = []
+        for error in messages(side, name, form, sampler, best, part, over=over):
+            if isinstance(error, str):  # a reason, empty where all calls were made
+                break
+            calls.append(error)
+        if len(calls) > 1 or error != over:
             break
-        calls.append(error)
+    if part < 1.0 and not error:
+        error = f"{over}; with a tenth of the draws"
     return {"form": form, "sampler": sampler, "calls": calls, "error": error}
 
 
@@ -155,10 +161,21 @@ def run(name: str) -> dict[str, Any]:
     keep(**measure(name, OURS))
     for form in row.forms:
         keep(**measure(name, form, best=max(map(rate, sides[1:]), default=0.0)))
-    best = max(sides[1:], key=rate)
-    if find_spec("numpyro") and rate(best):
+    best = max(sides[1:], key=rate, default=None)
+    if best is not None and find_spec("numpyro") and rate(best):
         keep(**measure(name, best["form"], "numpyro", rate(best)))
+    found["ended"] = True
+    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     return found
+
+
+def is_measured(name: str) -> bool:
+    """Whether a row was measured to its end at this commit."""
+    place = RESULTS / f"{name}.json"
+    if not place.exists():
+        return False
+    found = json.loads(place.read_text())
+    return found["commit"] == machine()["commit"] and found.get("ended", False)
 
 
 @cache  # the commit is that of the code when it was loaded

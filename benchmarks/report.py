@@ -15,7 +15,8 @@ Made by `python3 run.py bench --report` of `benchmarks/results/`, each row as it
 Effective draws (bulk ESS) of the slowest parameter for each second of CPU time: over the whole of a
 warm call, compiling included, and over sampling and tuning alone. A cold call is the first one of a
 process. By hand, the fastest of a row's forms whose chains agree, R-hat below {converged}; a side
-whose chains do not is marked † and has no ratio. Ratios are ours to by hand for three seeds:
+whose chains do not is marked † and has no ratio. A side that took longer than its limit has a tenth
+of the draws, and says so. Ratios are ours to by hand for three seeds:
 minimum, median, maximum. A side that says "approximate" has another posterior. z is the largest
 difference of posterior means, in Monte Carlo standard errors. Models and numbers of draws are in
 `benchmarks/rows.py`; the more draws, the nearer is a call to sampling alone.
@@ -65,6 +66,8 @@ def line(found: dict[str, Any]) -> list[str]:
     """Return the cells of a row."""
     ours, *by_hand = found["sides"]
     route = ours["calls"][-1]["route"] if ours["calls"] else ours["error"]
+    if ours["calls"] and ours["error"]:
+        route += f" ({ours['error']})"
     # Of those that did not converge or had no warm call, the one that got farthest.
     best = max(by_hand, key=lambda s: (rate(s), len(s["calls"])), default=None)
     cells = [found["row"], route, *figures(ours)]
@@ -72,7 +75,7 @@ def line(found: dict[str, Any]) -> list[str]:
         return [*cells, *[""] * 7, rhat(ours), "", found["paper"]]
     accept = any("target_accept" in c for c in best["calls"])
     form = f"{best['form']}, {best['sampler']}" + " at 0.9" * accept
-    if len(best["calls"]) < 2:
+    if len(best["calls"]) < 2 or "tenth" in best["error"]:
         form += f" ({best['error']})"
     pairs = (ratios(ours, best, "seconds"), ratios(ours, best, "sampling"), apart(ours, best))
     return [*cells, form, *figures(best), *pairs, rhat(ours), rhat(best), found["paper"]]
