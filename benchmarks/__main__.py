@@ -6,10 +6,13 @@ out, so that a run that was stopped goes on. Results are kept in `benchmarks/res
 and measures nothing. ``routes [MODEL ...]`` measures every open route, and fits what
 `pymc_dp/routes/costs.json` expects of them. ``first [PAGE ...]`` measures what a user of a how-to
 page waits for before the first posterior, with and without compiled code on disk.
+``--against COMMIT`` samples ten rows, or those named, with the package of both states in turn, and
+fails where one is slower by a quarter.
 """
 
 import argparse
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from benchmarks.measure import is_measured, run
@@ -24,6 +27,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="only make the table of results")
     parser.add_argument("--fit", action="store_true", help="of routes: only fit their costs")
     parser.add_argument("--explain", action="store_true", help="of first: dp.explain alone")
+    parser.add_argument("--against", metavar="COMMIT", help="compare with another state, in turn")
     options = parser.parse_intermixed_args()
     if options.rows[:1] == ["routes"]:
         from benchmarks import routes
@@ -37,6 +41,10 @@ def main() -> None:
         parser.error(f"unknown row {wrong[0]!r}: {', '.join(ROWS)}")
     if options.report:
         return print(report())
+    if options.against:
+        from benchmarks.against import compare
+
+        sys.exit(compare(options.against, options.rows))
     # CPU time is measured, so that rows may run beside each other.
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         left = options.rows or [name for name in ROWS if not is_measured(name)]
