@@ -44,8 +44,7 @@ from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.model import Reading, release_statistic
 from pymc_dp.reading.normal_column import normal_moments
 from pymc_dp.reading.record_lengths import record_count
-from pymc_dp.reading.tags import tag_records
-from pymc_dp.step_methods import drawn_with, exact_step
+from pymc_dp.step_methods import choose_again
 
 _log = logging.getLogger("pymc.dp")
 
@@ -194,11 +193,7 @@ def PrivateObservation(
         start_where_possible(model, rv)
     # With another release a variable may lose its exact draw: choose steps again for all.
     touched = nearest_rvs([release_statistic(rv)])
-    exact = {v: v.tag.dp_step for v in model.free_RVs if hasattr(v.tag, "dp_step")}
-    reading = Reading(model)
-    free = [v for v in touched if v in model.free_RVs]
-    exact |= {mate: exact_step(reading, mate) for v in free for mate in drawn_with(reading, v)}
-    tag_records(reading, {v: step for v, step in exact.items() if step})
+    choose_again(Reading(model), [v for v in touched if v in model.free_RVs])
     return rv
 
 

@@ -42,6 +42,7 @@ from pymc_dp.routes.convergence import check_convergence, rewrite
 from pymc_dp.routes.gibbs import on_records
 from pymc_dp.routes.given import check_initial_values, initial_values, public
 from pymc_dp.routes.latent_gaussian import unnormalised
+from pymc_dp.step_methods import with_present_tags
 
 # A child of PyMC's logger: its handlers show the messages.
 _log = logging.getLogger("pymc.dp")
@@ -127,7 +128,7 @@ def sample(
     >>> dict(idata["posterior"]["mu"].sizes)
     {'chain': 2, 'draw': 100}
     """
-    model = as_model(model, "dp.sample(model, draws=..., ...)")
+    model = with_present_tags(as_model(model, "dp.sample(model, draws=..., ...)"))
     if method not in (None, *NEURAL):
         instead = _INSTEAD if method in ("bernstein-sheldon", "naive") else "write 'sppe' or 'sple'"
         raise ValueError(f"method={method!r}: {instead}")

@@ -115,7 +115,7 @@ def fit(model: pm.Model, draws: int, seed: int, **kwargs) -> DataTree:
 
 
 def least_squares(data: Geography) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return estimates and standard deviations by weighted least squares, of states and counties.
+    """Return estimates and standard deviations by weighted least squares, of all levels.
 
     Up the tree each area's count is averaged with the sum of its parts, by precision; down again
     the parts are moved to add up to it, by their variances.
@@ -132,25 +132,31 @@ def least_squares(data: Geography) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     gain = variance / variance.sum()
     estimate += gain * (state - estimate.sum(1))[:, None]
     variance = variance - gain * variance + gain**2 / sum(by)
-    return {
+    found = {
         "state": (state, np.full(state.shape, sum(by) ** -0.5)),
         "county": (estimate, np.broadcast_to(np.sqrt(variance), estimate.shape)),
     }
+    for n in WIDTHS:
+        noisy, of = data.released[f"tract {n}"], data.width == n
+        alone, above = SIGMA["tract"] ** 2, variance[of][:, None]
+        tracts = noisy + (estimate[:, of] - noisy.sum(-1))[..., None] / n
+        spread = np.sqrt(alone - alone / n + above / n**2)
+        found[f"tract {n}"] = tracts, np.broadcast_to(spread, tracts.shape)
+    return found
 
 
 def intervals(data: Geography, idata: DataTree) -> dict[str, tuple]:
     """Return the truth, the interval of least squares and the exact one, of every level."""
-    z, found = stats.norm.ppf((1 + LEVEL) / 2), {}
+    z = stats.norm.ppf((1 + LEVEL) / 2)
+    parts: dict[str, list[tuple]] = {}
     for name, (estimate, sd) in least_squares(data).items():
-        exact = report.ends(report.draws(idata, name), LEVEL)[[0, 2]]
-        found[name] = data.counts[name], np.stack([estimate - z * sd, estimate + z * sd]), exact
-    names = [f"tract {n}" for n in WIDTHS]
-    noisy = np.concatenate([data.released[name].ravel() for name in names])
-    half = z * SIGMA["tract"]  # least squares would make these narrower by a few percent
-    ends = [report.ends(report.draws(idata, name), LEVEL)[[0, 2]].reshape(2, -1) for name in names]
-    truth = np.concatenate([data.counts[name].ravel() for name in names])
-    found["tract"] = truth, np.stack([noisy - half, noisy + half]), np.concatenate(ends, axis=1)
-    return found
+        exact = report.ends(report.draws(idata, name), LEVEL)[[0, 2]].reshape(2, -1)
+        ends = np.stack([estimate - z * sd, estimate + z * sd]).reshape(2, -1)
+        parts.setdefault(level(name), []).append((data.counts[name].ravel(), ends, exact))
+    return {
+        name: tuple(np.concatenate(of_all, axis=-1) for of_all in zip(*found, strict=True))
+        for name, found in parts.items()
+    }
 
 
 def summary(found: dict[str, tuple]) -> Table:
@@ -167,9 +173,10 @@ def summary(found: dict[str, tuple]) -> Table:
 
 def picture(found: dict[str, tuple]) -> Figure:
     """Draw the intervals of the rarest kind in some counties, beside the truth."""
-    truth, rival, exact = found["county"]
+    counties = found["county"][0].size // KINDS
+    truth, rival, exact = (x.reshape(*x.shape[:-1], KINDS, counties) for x in found["county"])
     kind = np.argmin(truth.sum(1))
-    where = np.arange(min(30, truth.shape[1]))
+    where = np.arange(min(30, counties))
     figure = report.figure(1, 1, (10, 4))
     [ax] = figure.axes
     for shift, ends, colour, label in (

@@ -62,7 +62,7 @@ def rubin(
     ----------
     estimates : array or DataArray
         One estimate a file: an array (m,), or (m, ...) with axes for parameters; a DataArray has
-        its files along chain and draw.
+        its files along chain and draw. An array (chain, draw) has no labels: ravel it first.
     variances : array or DataArray
         Squared standard errors, as the analysis of each file reports them, of the same shape.
     relative_size : float, optional
@@ -100,6 +100,8 @@ def rubin(
     """
     labelled = isinstance(estimates, xr.DataArray)
     q, u = (x if isinstance(x, xr.DataArray) else xr.DataArray(x) for x in (estimates, variances))
+    if labelled and q.shape == u.shape and not isinstance(variances, xr.DataArray):
+        u = q.copy(data=u)
     if q.sizes != u.sizes:
         raise ValueError(
             f"estimates= and variances= need the same shape, not {dict(q.sizes)} and "

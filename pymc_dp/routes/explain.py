@@ -32,7 +32,7 @@ from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import Plan, Route, routes
 from pymc_dp.routes.compiling import by_preference, compiling_seconds
 from pymc_dp.routes.latent_gaussian import unnormalised
-from pymc_dp.step_methods import choose_steps
+from pymc_dp.step_methods import choose_steps, with_present_tags
 
 _AFRESH = "computed afresh"
 
@@ -124,7 +124,7 @@ def explain(
     """
     if rules:
         return _rules()
-    with kept(as_model(model, "dp.explain(model)")) as reading:
+    with kept(with_present_tags(as_model(model, "dp.explain(model)"))) as reading:
         return _explained(reading, details)
 
 

@@ -23,10 +23,10 @@ from pymc_dp.step_methods import (
     TableGibbs,
     TwoSidedGibbs,
     choose_steps,
-    exact_groups,
     kept_steps,
 )
 from pymc_dp.step_methods.records.checks import check_gaps
+from pymc_dp.step_methods.registry import exact_draw, no_exact_draw
 
 _STEPS = "Gibbs on the statistics"
 
@@ -126,13 +126,10 @@ def on_records(reading: Reading, **kwargs):
 
 def _counts(reading: Reading) -> Plan:
     chosen = choose_steps(reading)
-    without_draw = [
-        rv.name
-        for rv in privatized(reading)
-        if chosen.get(rv) not in (TwoSidedGibbs, TableGibbs) and not exact_groups(reading, rv)
-    ]
-    if without_draw:
-        raise Declined(f"{without_draw[0]!r} has no exact draw given its releases")
+    for rv in privatized(reading):
+        if chosen.get(rv) not in (TwoSidedGibbs, TableGibbs) and exact_draw(reading, rv) is None:
+            why = no_exact_draw(reading, rv)
+            raise Declined(f"{rv.name!r} has no exact draw given its releases{why}")
     cost = {"exact counts": sum(map(_size, privatized(reading))) ** 0.75}
     return Plan.costing(cost, partial(on_records, reading))
 

@@ -17,6 +17,7 @@ from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.reading.model import children, privatized, releases
 from pymc_dp.reading.records import looked_up
 from pymc_dp.reading.tags import is_tagged
+from pymc_dp.step_methods.registry import exact_draw
 
 _log = logging.getLogger("pymc.dp")
 
@@ -94,6 +95,7 @@ def public(reading):
         rv
         for rv in privatized(reading)
         if rv not in (*hidden, *looked_up(reading))
+        and exact_draw(reading, rv) is None
         and set(children(reading, rv)) <= set(releases(model))
     ]
     public = [rv.name for rv in model.unobserved_RVs if rv not in hidden]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -21,13 +22,13 @@ from pymc_dp.graphs.values import is_itself, nearest_rvs
 from pymc_dp.reading.checks import leaves_gaps
 from pymc_dp.reading.frozen import as_model
 from pymc_dp.reading.model import Reading, behind_ratios, release_statistic, releases, releases_of
-from pymc_dp.step_methods.base import DPStep
+from pymc_dp.reading.tags import tag_records
 from pymc_dp.step_methods.cells import CellGibbs
 from pymc_dp.step_methods.conjugate import ConjugateGibbs
 from pymc_dp.step_methods.counts import CountGibbs, check_count
 from pymc_dp.step_methods.feasible_slice import FeasibleSlice
 from pymc_dp.step_methods.records import RecordMetropolis
-from pymc_dp.step_methods.registry import STEPS, accepted
+from pymc_dp.step_methods.registry import STEPS, accepted, exact_draw
 from pymc_dp.step_methods.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.step_methods.skellam_bessel import SkellamBesselGibbs
 from pymc_dp.step_methods.table_entries import is_by_cell, read_table, slopes_of, together
@@ -46,12 +47,12 @@ __all__ = [
     "TableGibbs",
     "TruncatedGammaMixtureGibbs",
     "TwoSidedGibbs",
+    "choose_again",
     "choose_steps",
-    "drawn_with",
-    "exact_groups",
     "exact_step",
     "register_steps",
     "steps",
+    "with_present_tags",
 ]
 
 
@@ -91,6 +92,8 @@ def claimed_steps(reading: Reading) -> list[tuple[Any, list[TensorVariable]]]:
 
 def _mates(reading: Reading, rv: TensorVariable) -> set[TensorVariable]:
     """Return the variables that one step has to take together: those of one table of counts."""
+    if drawn := exact_draw(reading, rv):
+        return {*drawn[1]}
     table = exact_step(reading, rv) == TableGibbs.__name__
     return {*together(reading, rv)} if table else {rv}
 
@@ -112,8 +115,8 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
     """
     if rv.dtype.startswith("float"):
         return None
-    if of_step := exact_groups(reading, rv):
-        return next(iter(of_step)).__name__
+    if drawn := exact_draw(reading, rv):
+        return drawn[0].__name__
     group = together(reading, rv)
     if all(is_exact_count(reading, v) for v in group):
         return TwoSidedGibbs.__name__
@@ -128,17 +131,24 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
     return None
 
 
-def drawn_with(reading: Reading, rv: TensorVariable) -> tuple[TensorVariable, ...]:
-    """Return the counts that one step draws together with a count, itself too."""
-    return next(iter(exact_groups(reading, rv).values()), together(reading, rv))
+def choose_again(reading: Reading, counts: Sequence[TensorVariable]) -> None:
+    """Tag variables, after those behind some counts may have lost or gained an exact draw."""
+    free = reading.model.free_RVs
+    exact = {v: v.tag.dp_step for v in free if hasattr(v.tag, "dp_step")}
+    for rv in counts:
+        drawn = exact_draw(reading, rv)
+        exact |= {v: exact_step(reading, v) for v in (drawn[1] if drawn else together(reading, rv))}
+    tag_records(reading, {v: step for v, step in exact.items() if step})
 
 
-def exact_groups(reading: Reading, rv: TensorVariable) -> dict[type, tuple[TensorVariable, ...]]:
-    """Return the steps that say that they draw a count exactly, with what they draw together."""
-    if rv.dtype.startswith("float"):
-        return {}
-    asked = [step for step in STEPS if issubclass(step, DPStep)]
-    return {step: group for step in asked if (group := step.draws_exactly(reading, rv))}
+def with_present_tags(model: pm.Model) -> pm.Model:
+    """Choose again for counts that have lost their exact draw since their release was declared."""
+    reading = Reading(model)
+    names = {step.__name__ for step in STEPS if hasattr(step, "draws_exactly")}
+    tagged = [rv for rv in model.free_RVs if getattr(rv.tag, "dp_step", None) in names]
+    if stale := [rv for rv in tagged if exact_draw(reading, rv) is None]:
+        choose_again(reading, stale)
+    return model
 
 
 def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
@@ -192,7 +202,7 @@ def steps(model: pm.Model | None = None) -> list[BlockedStep]:
     >>> [(type(step).__name__, [v.name for v in step.vars]) for step in dp.steps(model)]
     [('RecordMetropolis', ['lead']), ('ConjugateGibbs', ['mu'])]
     """
-    return _made(Reading(as_model(model, "dp.steps(model)")))
+    return _made(Reading(with_present_tags(as_model(model, "dp.steps(model)"))))
 
 
 def kept_steps(reading: Reading) -> list[BlockedStep]:

@@ -234,14 +234,6 @@ class DPStep(BlockedStep):
         raise Declined(f"{cls.__name__}, for {group[0].name!r}, is no part of a compiled loop")
 
     @classmethod
-    def draws_exactly(cls, reading: Reading, rv: TensorVariable) -> tuple[TensorVariable, ...]:
-        """Return the counts that this step draws exactly together with one, itself too, or none.
-
-        `PrivateObservation` asks: counts with an exact draw are no records.
-        """
-        return ()
-
-    @classmethod
     def competence(cls, var, has_grad=None):
         """IDEAL for variables tagged with this step's name, which `dp.collapse` does."""
         return tagged_competence(cls.__name__, var)

@@ -22,6 +22,38 @@ chosen and not written by the user.
 """
 
 
+def exact_draw(
+    reading: Reading, rv: TensorVariable
+) -> tuple[Any, tuple[TensorVariable, ...]] | None:
+    """Return the step that says that it draws a count exactly, and all that it draws with it.
+
+    A step says so by ``draws_exactly(reading, rv)``, a class method: counts that it draws together,
+    none where they are not for it. It raises `Declined` where they are, and it cannot.
+    """
+    for step, group in _exact_draws(reading, rv).items():
+        if not isinstance(group, Declined) and group:
+            return step, group
+    return None
+
+
+def no_exact_draw(reading: Reading, rv: TensorVariable) -> str:
+    """Return why a step that a count is for cannot draw it, as the end of a sentence."""
+    found = _exact_draws(reading, rv).items()
+    return "".join(f". {s.__name__} cannot: {why}" for s, why in found if isinstance(why, Declined))
+
+
+@once
+def _exact_draws(reading: Reading, rv: TensorVariable) -> dict[Any, Any]:
+    answers: dict[Any, Any] = {}
+    for step in STEPS if not rv.dtype.startswith("float") else ():
+        if hasattr(step, "draws_exactly"):
+            try:
+                answers[step] = step.draws_exactly(reading, rv)
+            except Declined as why:
+                answers[step] = why
+    return answers
+
+
 def accepted(
     check: Callable[[TensorVariable], Any], variables: Sequence[TensorVariable]
 ) -> list[TensorVariable]:

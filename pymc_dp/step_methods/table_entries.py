@@ -29,6 +29,7 @@ from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, release_statistic, releases_of
 from pymc_dp.step_methods.registry import accepted
 
+_ELSE = ". Write RecordMetropolis"  # where a table has no draw
 _MAX_OVERLAPPING_CELLS = 400  # cells of a table whose entries overlap
 
 
@@ -210,30 +211,29 @@ def read_cell_entries(reading: Reading, rvs: tuple[TensorVariable, ...]) -> Cell
         raise Declined("its number of trials is random")
     _ = [counts_shape(v) for v in rvs]
     releases = releases_of_table(reading, rvs)
-    return _cell_entries(rvs, releases, [read_sums(release, rvs) for release in releases])
+    return _cell_entries(rvs, releases, [read_sums(release, rvs, _ELSE) for release in releases])
 
 
-def read_sums(release: TensorVariable, rvs: Sequence[TensorVariable]) -> csc_array:
+def read_sums(
+    release: TensorVariable, rvs: Sequence[TensorVariable], instead: str = ""
+) -> csc_array:
     """Return the coefficients of counts in a release; decline other noise, or no sum of them."""
     mechanism, statistic = release.owner.op.mechanism, release_statistic(release)
     if mechanism.rates is None:
         raise Declined(
             f"its release {release.name!r} is made by {type(mechanism).__name__}; the noise "
             f"must be Laplace, geometric, Gaussian or discrete Gaussian, and not clipped or "
-            f"rounded. Write RecordMetropolis"
+            f"rounded{instead}"
         )
     foreign = [other for other in nearest_rvs([statistic]) if other not in rvs]
     if foreign:
         raise Declined(
-            f"the statistic of {release.name!r} is one of {foreign[0].name!r}, too. Write "
-            f"RecordMetropolis for both"
+            f"the statistic of {release.name!r} is one of {foreign[0].name!r}, too{instead}"
         )
     try:
         return slopes_of(statistic, rvs)
     except Declined:
-        raise Declined(
-            f"the statistic of {release.name!r} is not linear in it. Write RecordMetropolis"
-        ) from None
+        raise Declined(f"the statistic of {release.name!r} is not linear in it{instead}") from None
 
 
 def releases_of_counts(reading: Reading, rv: TensorVariable) -> list[TensorVariable]:

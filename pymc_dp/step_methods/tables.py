@@ -208,7 +208,8 @@ class Table(NamedTuple):
         if gaps.which.size:
             good = good and kernels.sum_sweep(rng, counts, rates, released, gaps)
         # Single cells do not mix where they hardly move their sums, or not at all their total.
-        if self.law is PoissonRV or (self.entries.sums and not self.directions.size):
+        pairs = bool(self.block or self.entries.sums) and not self.directions.size
+        if pairs or self.law is PoissonRV:
             block, sweep = self.block or counts.size, kernels.make_pair_sweep(law)
             good = good and sweep(rng, counts, np.array(theta), block, released, gaps)
         if not good:

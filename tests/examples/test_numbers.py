@@ -125,11 +125,12 @@ def test_least_squares_on_the_tree_is_that_of_its_normal_equations():
     tracts = np.concatenate([data.released[f"tract {n}"][0].ravel() for n in census.WIDTHS])
     z = np.concatenate([[data.released["state"][0]], data.released["county"][0], tracts])
     leaves = covariance @ (design.T @ (weight * z))
-    for name, rows in (("state", design[:1]), ("county", design[1 : 1 + width.size])):
-        estimate, spread = census.least_squares(data)[name]
-        np.testing.assert_allclose(np.atleast_1d(estimate[0]), rows @ leaves)
-        expected = np.sqrt(np.diag(rows @ covariance @ rows.T))
-        np.testing.assert_allclose(np.atleast_1d(spread[0]), expected)
+    found = census.least_squares(data)
+    estimates, spreads = (
+        np.concatenate([np.ravel(one[k][0]) for one in found.values()]) for k in (0, 1)
+    )
+    np.testing.assert_allclose(estimates, design @ leaves)
+    np.testing.assert_allclose(spreads, np.sqrt(np.diag(design @ covariance @ design.T)))
 
 
 def test_divergence_is_of_the_mean_of_the_later_half():

@@ -329,3 +329,20 @@ def test_overlapping_margins_are_sampled(spelling):
     found = dp.sample(margins(spelling), draws=20, tune=20, random_seed=1, **SHORT)["posterior"]
     assert found["c"].dims == found["p"].dims == ("chain", "draw", "cell")
     assert (found["c"].sum("cell") == 5).all()
+
+
+@pytest.mark.parametrize("sums", [False, True], ids=["cells alone", "and a sum"])
+def test_large_tables_move_with_their_probabilities_integrated_out(monkeypatch, sums):
+    monkeypatch.setattr("pymc_dp.step_methods.counts._MAX_CELLS", 2)
+    a, z = np.array([0.5, 1.0, 2.0]), np.array([4, -1, 3])
+    with pm.Model() as model:
+        y = pm.Multinomial("y", 6, pm.Dirichlet("p", a))
+        dp.PrivateObservation("z", y, dp.GeometricMechanism(1.0), observed=z)
+        if sums:
+            dp.PrivateObservation("w", y[:2].sum(), LAPLACE(2.0), observed=4.5)
+    drawn = run(model, 12_000, "y", "p")
+    tables = np.array([t for t in itertools.product(range(7), repeat=3) if sum(t) == 6])
+    log_p = (special.gammaln(tables + a) - special.gammaln(tables + 1)).sum(1)
+    log_p -= np.abs(z - tables).sum(1) + sums * np.abs(4.5 - tables[:, :2].sum(1)) / 2
+    values_follow(drawn["y"][::2], tables, special.softmax(log_p))
+    has_moments(drawn["p"] - (drawn["y"] + a) / (6 + a.sum()), np.zeros(3))

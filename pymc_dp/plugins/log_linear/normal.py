@@ -184,7 +184,11 @@ def log_normal(rows, z, n, variances, cells):
     total = n * covariance + np.diag(variances)
     if not np.isfinite(total).all():
         return -math.inf, np.zeros(rows.size), np.zeros(z.size), np.zeros(z.size)
-    root = np.linalg.cholesky(total)
+    root = np.zeros_like(total)
+    try:
+        root[:] = np.linalg.cholesky(total)
+    except Exception:  # numba knows no other; the noise is too small to be told beside n
+        return -math.inf, np.zeros(rows.size), np.zeros(z.size), np.zeros(z.size)
     inverse = np.linalg.inv(total)
     residual = z - n * mean
     a = inverse @ residual

@@ -28,10 +28,9 @@ from pymc_dp.step_methods.base import (
     PointFunction,
     point_function,
     unusable,
-    updated_by,
     value_writer,
 )
-from pymc_dp.step_methods.registry import STEPS, accepted
+from pymc_dp.step_methods.registry import STEPS, exact_draw
 from pymc_dp.step_methods.table_entries import coefficients, counts_shape, empty_counts, read_sums
 from pymc_dp.step_methods.tables import TableStep, released_sums, restore_totals
 
@@ -112,17 +111,21 @@ class TreeGibbs(TableStep):
         """Claim Multinomial counts that others split, with their conjugate probabilities."""
         claimed: list[TensorVariable] = []
         for rv in left:
-            if rv not in claimed and (rvs := cls.draws_exactly(reading, rv)):
+            if rv not in claimed and (drawn := exact_draw(reading, rv)):
+                rvs = drawn[1]
                 rvs += tuple(p for v in rvs if (p := conjugate(reading, v)) is not None)
                 claimed += rvs if {*rvs} <= {*left} else ()
         return [claimed]
 
     @classmethod
     def draws_exactly(cls, reading, rv):
-        """See `DPStep.draws_exactly`."""
-        may = isinstance(rv.owner.op, MultinomialRV | PoissonRV)
-        if not (may and accepted(partial(read_entries, reading), [rv])):
+        """See `registry.exact_draw`."""
+        is_split = isinstance(rv.owner.op, MultinomialRV | PoissonRV) and any(
+            isinstance(getattr(c.owner, "op", None), MultinomialRV) for c in children(reading, rv)
+        )
+        if not is_split and not (isinstance(rv.owner.op, MultinomialRV) and _above(rv)):
             return ()
+        read_entries(reading, rv)
         return tuple(split.rv for split in read_tree(reading, rv))
 
     def _groups(self, reading):
@@ -130,8 +133,14 @@ class TreeGibbs(TableStep):
         for rv in self.model_rvs:
             if isinstance(rv.owner.op, DirichletRV) or any(rv in group for group in groups):
                 continue
-            with updated_by(type(self).__name__, rv):
+            try:
                 groups.append(tuple(s.rv for s in read_tree(reading, rv)))
+                read_entries(reading, rv)
+            except Declined as why:
+                raise ValueError(
+                    f"TreeGibbs cannot update {rv.name!r}: {why}. If that has changed since its "
+                    f"release was declared, write dp.sample(), which chooses again"
+                ) from None
             if missing := [v.name for v in groups[-1] if v not in self.model_rvs]:
                 raise ValueError(f"TreeGibbs cannot update {rv.name!r} without {missing[0]!r}")
         return groups

@@ -215,3 +215,20 @@ def test_counts_of_a_tree_are_no_records():
     assert county.tag.dp_step == tract.tag.dp_step == "TreeGibbs"
     with pytest.raises(NotImplementedError, match="'tract' follow Multinomial, a law of vectors"):
         dp.collapse(model)
+    drawn = dp.sample(model, draws=5, tune=5, **SHORT)["posterior"]
+    assert {"county", "tract"} <= {*drawn.data_vars}
+    seen = pm.observe(model, {"county": np.array([21, 29])})
+    drawn = dp.sample(seen, draws=5, tune=5, var_names=["tract"], **SHORT)["posterior"]
+    assert (drawn["tract"].sum("tract_dim_1") == [21, 29]).all()
+
+
+def test_a_tree_that_cannot_be_drawn_is_no_records():
+    with pm.Model() as model:
+        county = pm.Multinomial("county", 10, [0.5, 0.5])
+        tract = pm.Multinomial("tract", county, [0.2, 0.8])
+        release("z", tract, dp.GaussianMechanism(1.0), [[2.0, 6.0], [1.0, 1.0]])
+        pm.Normal("y", county[0], 1, observed=9.0)  # declared after the release
+    match = "'tract': it splits the counts of 'county'.*TreeGibbs cannot: 'y', which is no release"
+    for names in (None, ["county", "tract"]):
+        with pytest.raises(ValueError, match=match):
+            dp.sample(model, draws=5, tune=5, var_names=names, **SHORT)
