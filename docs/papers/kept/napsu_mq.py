@@ -1,4 +1,4 @@
-"""Make napsu_mq.json: `python docs/papers/kept/napsu_mq.py adult_pairs.json`, 30 CPU minutes.
+"""Make napsu_mq.json: `python docs/papers/kept/napsu_mq.py adult_pairs.json`, about 15 CPU minutes.
 
 The file has the confidential tables of Adult's ten pairs: `n`, `levels`, and `pairs`, a list of
 `of` and `counts`. Columns are coded as NAPSU-MQ's code does; it is no part of this repository.
@@ -106,7 +106,7 @@ def sampled(adult, sigma, **options):
     }
 
 
-def covered(adult, sigma, repeats=20):
+def covered(adult, sigma, repeats=15):
     """Return for each release intervals, errors without a model, and the truth."""
     model, rows = adult.model(sigma)
     step, start = dp.CliqueGibbs([rows.rv], model=model, rng=1), model.initial_point()
