@@ -28,7 +28,7 @@ from pymc_dp.laws.sum_law import APPROXIMATIONS, Approximation, Change
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.plugins.log_linear.cliques import JunctionTree
 from pymc_dp.plugins.log_linear.layout import fit_margins
-from pymc_dp.plugins.log_linear.model import CliqueTablesRV, cell_probabilities
+from pymc_dp.plugins.log_linear.model import CliqueTablesRV, cell_probabilities, number_of_rows
 from pymc_dp.plugins.log_linear.normal import (
     Cells,
     cells_of_tree,
@@ -207,6 +207,11 @@ APPROXIMATIONS.add("clt", NormalTables())
 def _marginal(reading: Reading, rv: TensorVariable) -> Change:
     released = read_margins(reading, rv)
     tree: JunctionTree = rv.owner.op.tree
+    if (varying := number_of_rows(rv)) is not None:
+        raise Declined(
+            f"{rv.name!r} has a random number of rows, {varying.name!r}: approximate='clt' takes a "
+            f"public one. Leave approximate= out, or write n= with a number"
+        )
     n, total = (np.asarray(known_value(p)) for p in rv.owner.op.dist_params(rv.owner))
     margins = [margin.columns for _, margin in released]
     most = max(sum(map(tree.size, tree.cliques)), sum(map(tree.size, margins)))

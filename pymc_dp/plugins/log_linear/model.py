@@ -12,7 +12,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
-from pymc.distributions.distribution import _support_point
+from pymc.distributions.distribution import _support_point, support_point
 from pymc.logprob.abstract import _logprob
 from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply
@@ -171,6 +171,12 @@ class Margin(Op):
         return [disconnected_type()]
 
 
+def number_of_rows(tables: TensorVariable) -> TensorVariable | None:
+    """Return the variable that is the number of rows of a `LogLinear`; None where it is public."""
+    n, _ = tables.owner.op.dist_params(tables.owner)
+    return n if known_value(n) is None else None
+
+
 def cell_probabilities(name: str) -> str:
     """Return the name of the probabilities of the cells of tables, where they are variables."""
     return f"{name}_probabilities"
@@ -202,8 +208,11 @@ class LogLinear:
     terms : sequence of tuple of str
         Columns that interact, such as ``("age", "income")``. Where their graph has a cycle, columns
         are joined until it is triangulated: three terms that close a triangle are one clique.
-    n : int
-        Number of rows, public.
+    n : int, or a variable of the model
+        Number of rows, where it is public. Else a variable such as ``pm.Poisson("n", 50_000)``,
+        whose law has numbers as parameters, random ones too. It may be released itself; nothing
+        else may depend on it. Where noise hides one row more or less, as in OpenDP, n is not
+        public.
     concentration : float, optional
         A, the total concentration of the table: by default the number of cells of the largest
         clique, so that no cell has less than 1. It counts as A rows that are spread evenly: a
@@ -213,8 +222,8 @@ class LogLinear:
     Raises
     ------
     ValueError
-        A term with an unknown column, a clique of more than 10,000 cells, n that is no whole number
-        of at least 0, a concentration that is not positive.
+        A term with an unknown column, a clique of more than 10,000 cells, n that is neither a whole
+        number of at least 0 nor a variable with whole values, a concentration that is not positive.
 
     References
     ----------
@@ -235,6 +244,15 @@ class LogLinear:
     (2,)
     >>> rows.tree.cliques  # in this order, the last column fastest
     [('job', 'income'), ('age', 'job')]
+
+    The number of rows is released, too:
+
+    >>> with pm.Model() as model:
+    ...     n = pm.DiscreteUniform("n", 0, 1_000)
+    ...     rows = dp.LogLinear("rows", {"job": 2, "income": 2}, [("job", "income")], n)
+    ...     noise = dp.GeometricMechanism(2.0)
+    ...     n_z = dp.PrivateObservation("n_z", n, noise, observed=92)
+    ...     z = dp.PrivateObservation("z", rows.margin("job"), noise, observed=[51, 38])
     """
 
     def __init__(
@@ -242,7 +260,7 @@ class LogLinear:
         name: str,
         levels: Mapping[str, int | Sequence[Any]],
         terms: Iterable[Sequence[str]],
-        n: int,
+        n: int | TensorVariable,
         *,
         concentration: float | None = None,
     ):
@@ -259,25 +277,43 @@ class LogLinear:
             self.tree = junction_tree(counts, [tuple(t) for t in terms])
         except ValueError as error:
             raise ValueError(f"{name!r}: {error}") from None
-        if not (isinstance(n, int | np.integer) and n >= 0):
-            raise ValueError(f"{name!r}: n={n!r} is no whole number of rows: write an int")
+        model = pm.modelcontext(None)
+        near: Any
+        if (
+            isinstance(n, TensorVariable)
+            and n in model.free_RVs
+            and n.type.ndim == 0
+            and n.dtype.startswith("int")
+        ):
+            near = known_value(support_point(n))  # None where the parameters are random
+        elif isinstance(n, int | np.integer) and n >= 0:
+            near, n = int(n), pt.constant(int(n), dtype="int64")
+        else:
+            raise ValueError(
+                f"{name!r}: n={n!r} is no whole number of rows: write an int, or a variable of the "
+                f"model that is one, pm.Poisson('n', ...) say, without observed="
+            )
         total = concentration
         if total is None:
             total = max(map(self.tree.size, self.tree.cliques))
         if not (isinstance(total, int | float | np.number) and np.isfinite(total) and total > 0):
             raise ValueError(f"{name!r}: concentration={total!r} is no finite number > 0")
-        if total > 0.1 * n > 0:
+        if near is not None and total > 0.1 * near > 0:
             _log.warning(
                 "%r: the prior counts as much as %g rows beside n=%s, and draws each column to "
                 "equal shares. State concentration=, or leave columns out of the largest clique",
-                name, total, n,
+                name, total, near,
             )  # fmt: skip
         rv = CliqueTablesRV(self.tree.key)(
-            pt.constant(int(n), dtype="int64"), pt.constant(float(total), dtype="float64"),
+            n, pt.constant(float(total), dtype="float64"),
             rng=pt.random.shared_rng(seed=None), return_next_rng=True,
         )[1]  # fmt: skip
         rv.tag.dp_labels = self.labels  # for `dp.predict_records`; copies of the model have it, too
-        self.rv = pm.modelcontext(None).register_rv(rv, name)
+        self.rv = model.register_rv(rv, name)
+        if (varying := number_of_rows(rv)) is not None:
+            varying.tag.dp_step = (
+                "CliqueGibbs"  # draws it along; its releases may have been read before
+            )
 
     def margin(self, *columns: str) -> TensorVariable:
         """Return the counts of some columns of one clique, an axis for each.
@@ -354,6 +390,11 @@ def new_rows(
 ) -> xr.Dataset:
     """Draw rows from the population of a `LogLinear`, an array (chain, draw, row) a column."""
     op, dims = rv.owner.op, (posterior.sizes["chain"], posterior.sizes["draw"])
+    if size is None and (varying := number_of_rows(rv)) is not None:
+        raise ValueError(
+            f"{rv.name!r}: the number of rows, {varying.name!r}, is another one in each draw: "
+            f"write size="
+        )
     n, _ = map(known_value, op.dist_params(rv.owner))
     tree, size = op.tree, int(np.asarray(n)) if size is None else size
     drawn = {c: np.empty((np.prod(dims), size), dtype=np.int16) for c in tree.levels}
