@@ -476,6 +476,15 @@ def draw_number_of_rows(rng, size):
     return {"mu": mu, "n": n, "rows": tables}, {"n_z": n + noise[0], "z": z + noise[1]}
 
 
+def weighted_rows():
+    lam = pm.Normal("lam", 0, 1, shape=(2, 3))
+    levels, terms = {"a": 2, "b": 3, "c": 2}, [("a", "b"), ("b", "c")]
+    weights = {("a", "b"): lam, ("c", "b"): lam}
+    rows = dp.LogLinear("rows", levels, terms, 15, weights=weights)
+    release("z", rows.margin("a", "b"), dp.LaplaceMechanism(2.0))
+    release("w", rows.margin("c", "b"), dp.GaussianMechanism(1.5))
+
+
 def draw_rows_of_columns(rng, size):
     with pm.Model():
         rows = rows_of_columns()
@@ -637,6 +646,7 @@ ON = {
     },
     dp.CliqueGibbs: {
         "two cliques": (rows_of_columns, ["rows"], 4_000, draw_rows_of_columns),
+        "weights": (weighted_rows, ["rows"], 4_000),
         "number of rows": (number_of_rows, ["n", "rows"], 4_000, draw_number_of_rows),
     },
     dp.TreeGibbs: {

@@ -1,8 +1,9 @@
 """Tables of many columns from noisy margins.
 
 Reads   noisy margins of the rows of a decomposable log-linear model of categorical columns.
-Law     exact draws of the counts of the model's cliques, with the weights integrated out; by
-        approximate="clt" Normal counts, with the weights as variables.
+Law     exact draws of the counts of the model's cliques, with the weights integrated out, or
+        given where they have a prior of their own; by approximate="clt" Normal counts, with the
+        weights as variables.
 Costs   lines times cliques that hold a column a sweep; the full table never appears.
 Source  Dawid & Lauritzen (1993); Dobra (2000).
 """

@@ -161,6 +161,15 @@ def _joint(tree: JunctionTree, i: int, p: np.ndarray, above: list[np.ndarray]) -
     return p * (np.bincount(of_parent, above[parent]) / np.bincount(groups, p))[groups]
 
 
+def joint(tree: JunctionTree, conditional: np.ndarray) -> list[np.ndarray]:
+    """Return the probabilities of the cliques' cells, from those given their separators."""
+    found: list[np.ndarray] = []
+    ends = np.cumsum([tree.size(c) for c in tree.cliques])
+    for i, p in enumerate(np.split(conditional, ends[:-1])):
+        found.append(_joint(tree, i, p, found))
+    return found
+
+
 def draw_tables(rng, tree: JunctionTree, probabilities: list[np.ndarray], n: int) -> np.ndarray:
     """Draw the tables of n rows of these probabilities, along the tree."""
     tables: list[np.ndarray] = []

@@ -26,10 +26,12 @@ from pymc_dp.plugins.log_linear.layout import (
     concentrations,
     draw_tables,
     fit_margins,
+    joint,
     make_layout,
     row_law,
 )
-from pymc_dp.plugins.log_linear.model import CliqueTablesRV, Margin, number_of_rows
+from pymc_dp.plugins.log_linear.tables import CliqueTablesRV, Margin, number_of_rows
+from pymc_dp.plugins.log_linear.weights import WeightedTablesRV
 from pymc_dp.reading.model import Reading, children, mechanism_of, release_statistic
 from pymc_dp.step_methods.base import DPStep, in_a_row, point_function, unusable
 from pymc_dp.step_methods.registry import STEPS
@@ -51,8 +53,9 @@ class CliqueGibbs(DPStep):
     number of people within a clique, and people who move from one level of a column to another in
     all cliques that hold it. Each is drawn from its conditional on the whole line. Now and then
     people resettle: what follows in other cliques is drawn from the prior. Cell probabilities are
-    integrated out; `LogLinear.probabilities` draws them. Where the number of rows is a variable,
-    people come and go as well, in one row of all columns at a time.
+    integrated out; `LogLinear.probabilities` draws them. With
+    ``weights=`` they are given. Where the number of rows is a variable, people come and go as well,
+    in one row of all columns at a time.
 
     Parameters
     ----------
@@ -118,7 +121,8 @@ class CliqueGibbs(DPStep):
             names = ", ".join(repr(rv.name) for rv in self.model_rvs)
             raise ValueError(f"CliqueGibbs cannot update {names}: {error}") from None
         op = rv.owner.op
-        n, total = map(known_value, op.dist_params(rv.owner))
+        n, law = op.dist_params(rv.owner)
+        n = known_value(n)
         self._n, self._tree = None if n is None else int(n), op.tree
         self._margins = [margin.columns for _, margin in released]
         mechanisms = [mechanism_of(release) for release, _ in released]
@@ -139,6 +143,10 @@ class CliqueGibbs(DPStep):
         self._noise = noise.function
         self._sweep = make_sweep(noise.function, self._width)
         self._layout = make_layout(op.tree, self._margins, prior is not None)
+        self._given = None  # the logs of the cells' probabilities given separators
+        if isinstance(op, WeightedTablesRV):
+            self._given = point_function(model, law)
+        total = max(map(op.tree.size, op.tree.cliques)) if self._given else known_value(law)
         self._weights = concentrations(self._layout, float(np.asarray(total)))
         self._lines = _LINES * sum(map(op.tree.size, op.tree.cliques))
         self._values = point_function(model, in_a_row(parts))
@@ -159,14 +167,26 @@ class CliqueGibbs(DPStep):
             if self._fresh:
                 tables = self._start(fitted, release)
             self._fresh = False
+        cells, integrated = self._weights, self._given is None
+        if self._given is not None:
+            cells = self._probabilities(np.exp(self._given(point)))
         self._sweep(
-            self.rng, tables, self._layout, self._law, self._weights, True, release, self._lines
+            self.rng, tables, self._layout, self._law, cells, integrated, release, self._lines
         )
         drawn = {self._name: tables.astype(point[self._name].dtype)}
         if self._rows_name is not None:
             n = tables[: self._layout.first[1]].sum()
             drawn[self._rows_name] = np.asarray(n, dtype=point[self._rows_name].dtype)
         return {**point, **drawn}, [{}]
+
+    def _probabilities(self, conditional: np.ndarray) -> np.ndarray:
+        """Return the probabilities of the cells of all tables."""
+        own, layout = np.concatenate(joint(self._tree, conditional)), self._layout
+        if not np.isfinite(own).all():
+            raise unusable(self._name)
+        found = np.append(own, np.zeros(layout.first[-1] - own.size))
+        np.add.at(found, layout.targets, own.repeat(np.diff(layout.targets_first)))
+        return found
 
     def _start(self, fitted: list[np.ndarray], release: Release) -> np.ndarray:
         """Draw tables near what was published; where they cannot be, move them closer."""
