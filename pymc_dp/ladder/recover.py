@@ -177,7 +177,7 @@ def predict_records(
         A result with the free parameters in its posterior.
     size : int, optional
         Number of new records for each posterior draw; by default that of `given`, or one. For a
-        `LogLinear` it is its number of rows: each draw gives one synthetic file.
+        `LogLinear` it is its number of rows, if that is public: each draw gives one synthetic file.
     given : dict, optional
         For rows of several variables, values of some variables by name, one for each new record or
         a single one: the other variables are drawn given these values. With the covariates of a

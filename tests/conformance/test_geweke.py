@@ -457,6 +457,34 @@ def rows_of_columns():
     return rows
 
 
+def number_of_rows():
+    n = pm.Poisson("n", pm.Gamma("mu", 3.0, 0.3))
+    release("n_z", n, dp.GeometricMechanism(2.0))
+    rows = dp.LogLinear("rows", {"a": 2, "b": 2, "c": 2}, [("a", "b")], n, concentration=3.0)
+    release("z", rows.margin("a", "b"), dp.LaplaceMechanism(2.0))
+    return rows
+
+
+def draw_number_of_rows(rng, size):
+    with pm.Model():
+        rows = number_of_rows()
+    mu = rng.gamma(3.0, 1 / 0.3, size)
+    n = rng.poisson(mu)
+    tables = rows.rv.owner.op.rng_fn(rng, n, 3.0, None)
+    z = rows.margin("a", "b").owner.op.of(tables)
+    noise = geometric_noise(rng, 2.0, n.shape), rng.laplace(0, 2.0, z.shape)
+    return {"mu": mu, "n": n, "rows": tables}, {"n_z": n + noise[0], "z": z + noise[1]}
+
+
+def weighted_rows():
+    lam = pm.Normal("lam", 0, 1, shape=(2, 3))
+    levels, terms = {"a": 2, "b": 3, "c": 2}, [("a", "b"), ("b", "c")]
+    weights = {("a", "b"): lam, ("c", "b"): lam}
+    rows = dp.LogLinear("rows", levels, terms, 15, weights=weights)
+    release("z", rows.margin("a", "b"), dp.LaplaceMechanism(2.0))
+    release("w", rows.margin("c", "b"), dp.GaussianMechanism(1.5))
+
+
 def draw_rows_of_columns(rng, size):
     with pm.Model():
         rows = rows_of_columns()
@@ -616,7 +644,11 @@ ON = {
             4_000,
         ),
     },
-    dp.CliqueGibbs: {"two cliques": (rows_of_columns, ["rows"], 4_000, draw_rows_of_columns)},
+    dp.CliqueGibbs: {
+        "two cliques": (rows_of_columns, ["rows"], 4_000, draw_rows_of_columns),
+        "weights": (weighted_rows, ["rows"], 4_000),
+        "number of rows": (number_of_rows, ["n", "rows"], 4_000, draw_number_of_rows),
+    },
     dp.TreeGibbs: {
         "integrated": (areas, ["p", "county", "q", "tract", "age"], 4_000, draw_areas),
         "p held": (areas, updating(dp.TreeGibbs, "county", "tract", "age"), 4_000, draw_areas),

@@ -28,7 +28,6 @@ from pymc_dp.laws.sum_law import APPROXIMATIONS, Approximation, Change
 from pymc_dp.mechanisms.base import has_continuous_rates, has_kink
 from pymc_dp.plugins.log_linear.cliques import JunctionTree
 from pymc_dp.plugins.log_linear.layout import fit_margins
-from pymc_dp.plugins.log_linear.model import CliqueTablesRV, cell_probabilities
 from pymc_dp.plugins.log_linear.normal import (
     Cells,
     cells_of_tree,
@@ -37,6 +36,12 @@ from pymc_dp.plugins.log_linear.normal import (
     mean_covariance,
 )
 from pymc_dp.plugins.log_linear.step import read_margins
+from pymc_dp.plugins.log_linear.tables import (
+    CliqueTablesRV,
+    cell_probabilities,
+    number_of_rows,
+)
+from pymc_dp.plugins.log_linear.weights import WeightedTablesRV
 from pymc_dp.reading.model import Reading, mechanism_of
 from pymc_dp.routes import ROUTES, Plan, Route
 from pymc_dp.routes.nuts import nuts_plan
@@ -207,6 +212,16 @@ APPROXIMATIONS.add("clt", NormalTables())
 def _marginal(reading: Reading, rv: TensorVariable) -> Change:
     released = read_margins(reading, rv)
     tree: JunctionTree = rv.owner.op.tree
+    if (varying := number_of_rows(rv)) is not None:
+        raise Declined(
+            f"{rv.name!r} has a random number of rows, {varying.name!r}: approximate='clt' takes a "
+            f"public one. Leave approximate= out, or write n= with a number"
+        )
+    if isinstance(rv.owner.op, WeightedTablesRV):
+        raise Declined(
+            f"{rv.name!r} has weights=: approximate='clt' is for those of the Dirichlet law. Leave "
+            f"approximate= out"
+        )
     n, total = (np.asarray(known_value(p)) for p in rv.owner.op.dist_params(rv.owner))
     margins = [margin.columns for _, margin in released]
     most = max(sum(map(tree.size, tree.cliques)), sum(map(tree.size, margins)))

@@ -1,6 +1,6 @@
 r"""Draws of the tables of a decomposable model, given noisy margins.
 
-The tables of the cliques C agree on the separators S and have the total n. Their law is
+The tables of the cliques C agree on the separators S and have the total n. Their law given n is
 
 .. math::
 
@@ -8,6 +8,8 @@ The tables of the cliques C agree on the separators S and have the total n. Thei
 
 with :math:`w(m) = \theta^m / m!` for given cell probabilities, and with :math:`w(m) = \Gamma(m + a)
 / m!` where they are integrated out of a hyper-Dirichlet law (Dawid and Lauritzen 1993).
+A constant of n is left out, w(n) for each empty separator and for that above the first clique:
+where n varies these are tables with one cell, and its density is that of one more released cell.
 
 Rows of the full table, of which each is in one cell of every table, give the moves. They come from
 a law that is fixed before the run, in which every row is possible.
@@ -17,7 +19,7 @@ a law that is fixed before the run, in which every row is possible.
   and otherwise those of x. Over one column, k people move from x. Over two, people are exchanged on
   a 2 x 2 minor: tables without both columns stay as they are. k is drawn from its conditional on
   the whole line of possible values, or from a slice of it (Neal 2003). Contrasts of one column
-  connect all tables.
+  connect all tables. Over no column, k people leave the row x, or come where k < 0: n changes.
 - People *resettle*: k of them move from one cell of a clique to another. What follows in the other
   cliques is drawn from the prior, given what was: people leave a separator's value at random, and
   those who come choose cells in turn by the conditional law. So the chance to accept is the ratio
@@ -43,6 +45,7 @@ from pymc_dp.kernels.draws.listed import draw_listed
 
 _LISTED = 16  # a line of so few values is listed
 _EVERY = 6  # move is one that resettles people
+_COMING = 0.25  # of the others let people come or go, where n varies
 _RESETTLED = 2.0  # how many at most, in widths of the noise
 
 
@@ -115,8 +118,8 @@ def draw_row(rng, row, layout, law):
 @jit
 def contrast(row, other, columns, layout, cells, steps):
     """Write the direction that two rows give over a set of columns; return its length."""
-    size = 0
-    for h in range(layout.holders_first[columns[0]], layout.holders_first[columns[0] + 1]):
+    size, held = 0, columns[0] if columns.size else row.size
+    for h in range(layout.holders_first[held], layout.holders_first[held + 1]):
         table, begin = layout.holders[h], size
         cells[size], steps[size] = layout.first[table], -1
         for c in range(row.size):
@@ -317,6 +320,7 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
         """
         counts = extend(tables, layout)
         columns = layout.levels.size
+        varies = layout.holders_first.size > columns + 1
         row, other = np.zeros(columns, dtype=np.int64), np.zeros(columns, dtype=np.int64)
         most = 2 ** layout.sets.shape[1] * layout.stride.shape[0]
         cells, steps = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
@@ -343,11 +347,13 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
                 k = int(largest ** rng.random())
                 resettle(rng, counts, change, q, x, y, k, *model)
                 continue
-            together = 1 + int(rng.random() * layout.sets.shape[1])
-            i, end = layout.sets_first[together - 1], layout.sets_first[together]
-            chosen = layout.sets[i + int(rng.random() * (end - i)), :together]
-            if together == 1 and rng.random() < 0.5:
-                other[chosen[0]] = int(rng.random() * layout.levels[chosen[0]])
+            chosen = layout.sets[0, :0]
+            if not varies or rng.random() >= _COMING:
+                together = 1 + int(rng.random() * layout.sets.shape[1])
+                i, end = layout.sets_first[together - 1], layout.sets_first[together]
+                chosen = layout.sets[i + int(rng.random() * (end - i)), :together]
+                if together == 1 and rng.random() < 0.5:
+                    other[chosen[0]] = int(rng.random() * layout.levels[chosen[0]])
             size = contrast(row, other, chosen, layout, cells, steps)
             if size > 0:
                 move(rng, counts, cells[:size], steps[:size], values, *model)

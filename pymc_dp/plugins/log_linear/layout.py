@@ -23,11 +23,13 @@ class Layout(NamedTuple):
 
     Attributes
     ----------
-    first : first cell of every table; one more entry ends the last.
+    first : first cell of every table; one more entry ends the last. A table of no columns has one
+        cell, the number of rows.
     sign : of every cell, 1 in a clique, -1 in a separator, 0 in a released margin.
     stride : matrix (tables, columns), by how much a cell's number rises with the column's level.
     levels : number of levels of every column.
-    holders_first, holders : the tables that have column c are holders[holders_first[c]], ...
+    holders_first, holders : the tables that have column c are holders[holders_first[c]], ...; where
+        the number of rows varies, all tables follow, as those of one more column.
     targets_first, targets : the separators' and margins' cells that have clique cell i are
         targets[targets_first[i]], ...
     sets_first, sets : sets of columns that are in one clique: of s columns those of rows
@@ -61,16 +63,21 @@ class Layout(NamedTuple):
     gates: np.ndarray
 
 
-def make_layout(tree: JunctionTree, margins: Sequence[Columns]) -> Layout:
-    """Lay out the tables of a tree and of released margins, one table after the other."""
+def make_layout(tree: JunctionTree, margins: Sequence[Columns], varies: bool = False) -> Layout:
+    """Lay out the tables of a tree and of released margins, one table after the other.
+
+    `varies` says whether the number of rows does: it is then the cell of the empty separators, that
+    above the first clique too, and of a margin of no columns.
+    """
     columns = list(tree.levels)
-    separators = [s for s in tree.separators if s]  # the total of an empty one does not change
+    separators = [s for s in tree.separators if s or varies]
     tables = [*tree.cliques, *separators, *margins]
     sizes = [tree.size(t) for t in tables]
     first = np.append(0, np.cumsum(sizes))
     signs = [1] * len(tree.cliques) + [-1] * len(separators) + [0] * len(margins)
     stride = np.array([_strides(tree, t) for t in tables])
     holders = [np.flatnonzero([c in t for t in tables]) for c in columns]
+    holders += [np.arange(len(tables))] if varies else []
     met: list[tuple[Any, Any]] = []
     for i in range(len(tree.cliques), len(tables)):
         clique = tree.clique_of(tables[i])
@@ -152,6 +159,15 @@ def _joint(tree: JunctionTree, i: int, p: np.ndarray, above: list[np.ndarray]) -
     groups = tree.cells_of(tree.cliques[i], separator)
     of_parent = tree.cells_of(tree.cliques[parent], separator)
     return p * (np.bincount(of_parent, above[parent]) / np.bincount(groups, p))[groups]
+
+
+def joint(tree: JunctionTree, conditional: np.ndarray) -> list[np.ndarray]:
+    """Return the probabilities of the cliques' cells, from those given their separators."""
+    found: list[np.ndarray] = []
+    ends = np.cumsum([tree.size(c) for c in tree.cliques])
+    for i, p in enumerate(np.split(conditional, ends[:-1])):
+        found.append(_joint(tree, i, p, found))
+    return found
 
 
 def draw_tables(rng, tree: JunctionTree, probabilities: list[np.ndarray], n: int) -> np.ndarray:

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
-from pymc.distributions.distribution import _support_point
-from pymc.logprob.abstract import _logprob
-from pytensor.gradient import disconnected_type
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
-from pytensor.tensor.random.op import RandomVariable
+from pymc.distributions.distribution import support_point
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.values import known_value
 from pymc_dp.ladder.predict import NEW_ROWS
-from pymc_dp.plugins.log_linear.cliques import Columns, JunctionTree, junction_tree, tree_of
-from pymc_dp.plugins.log_linear.layout import (
-    concentrations,
-    draw_rows,
-    draw_tables,
-    draw_weights,
-    make_layout,
+from pymc_dp.plugins.log_linear.cliques import Columns, junction_tree
+from pymc_dp.plugins.log_linear.layout import concentrations, draw_rows, draw_weights
+from pymc_dp.plugins.log_linear.tables import (
+    CliqueTablesRV,
+    Margin,
+    cell_probabilities,
+    number_of_rows,
+)
+from pymc_dp.plugins.log_linear.weights import (
+    WeightedTablesRV,
+    conditionals,
+    given_probabilities,
 )
 
 if TYPE_CHECKING:
@@ -36,81 +34,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("pymc.dp")
-
-
-class CliqueTablesRV(RandomVariable):
-    """Counts of the cells of all cliques, one table after the other, of n rows.
-
-    The cell probabilities are integrated out of a hyper-Dirichlet law. Inputs are n and the total
-    concentration.
-    """
-
-    name = "clique_tables"
-    signature = "(),()->(t)"
-    dtype = "int64"
-    _print_name = ("LogLinear", "\\operatorname{LogLinear}")
-    __props__ = (*RandomVariable.__props__, "key")
-
-    def __init__(self, key: tuple, **kwargs):
-        self.key, self.tree = key, tree_of(key)
-        self.layout = make_layout(self.tree, [])
-        super().__init__(**kwargs)
-
-    def __str__(self):
-        """Name it without its tree."""
-        return self.name
-
-    def _supp_shape_from_params(self, dist_params, param_shapes=None):
-        return (pt.constant(sum(map(self.tree.size, self.tree.cliques)), dtype="int64"),)
-
-    def rng_fn(self, rng, n, total, size):
-        """Draw tables, each of probabilities of its own."""
-        shape = np.broadcast_shapes(np.shape(n), np.shape(total)) if size is None else tuple(size)
-        ns, totals = (np.broadcast_to(x, shape).ravel() for x in (n, total))
-        drawn = []
-        for rows, concentration in zip(ns, totals, strict=True):
-            weights = concentrations(self.layout, concentration)
-            nothing = np.zeros(weights.size, dtype=np.int64)
-            probabilities = draw_weights(rng, self.tree, nothing, weights)
-            drawn.append(draw_tables(rng, self.tree, probabilities, int(rows)))
-        return np.reshape(drawn, (*shape, -1)).astype("int64")
-
-
-@_logprob.register(CliqueTablesRV)
-def _tables_logprob(op, values, rng, size, n, total, **kwargs):
-    [value] = values
-    tree, first = op.tree, op.layout.first
-    tables = [value[a:b] for a, b in pairwise(first[: len(tree.cliques) + 1])]
-    possible = pt.all(value >= 0) & pt.eq(pt.sum(tables[0]), n)
-
-    def cells(counts, columns):
-        a = total / tree.size(columns)
-        return pt.sum(pt.gammaln(counts + a) - pt.gammaln(a) - pt.gammaln(counts + 1.0))
-
-    whole = pt.gammaln(n + 1.0) + pt.gammaln(total) - pt.gammaln(n + total)
-    logp = pt.zeros(())
-    for i, (parent, separator) in enumerate(zip(tree.parents, tree.separators, strict=True)):
-        logp = logp + cells(tables[i], tree.cliques[i])
-        if not separator:
-            logp = logp + whole
-            possible &= pt.eq(pt.sum(tables[i]), n)
-            continue
-        own = _summed(tree, tables[i], tree.cliques[i], separator)
-        above = _summed(tree, tables[parent], tree.cliques[parent], separator)
-        logp, possible = logp - cells(own, separator), possible & pt.all(pt.eq(own, above))
-    return pt.switch(possible, logp, -np.inf)
-
-
-def _summed(tree: JunctionTree, table, clique: Columns, separator: Columns) -> TensorVariable:
-    gone = tuple(i for i, c in enumerate(clique) if c not in separator)
-    return table.reshape(tree.shape(clique)).sum(axis=gone).ravel()
-
-
-@_support_point.register(CliqueTablesRV)
-def _tables_support_point(op, rv, rng, size, n, total):
-    """Return tables with all rows in the first cell of each: they agree."""
-    firsts = op.layout.first[: len(op.tree.cliques)]
-    return pt.set_subtensor(pt.zeros(rv.shape, dtype="int64")[..., firsts], n[..., None])
 
 
 def _labels(name: str, column: str, levels: Any) -> Sequence[Any]:
@@ -122,58 +45,6 @@ def _labels(name: str, column: str, levels: Any) -> Sequence[Any]:
             f"got {levels!r}"
         )
     return levels if isinstance(levels, range) else list(levels)
-
-
-class Margin(Op):
-    """The counts of some columns, from the tables of all cliques."""
-
-    __props__ = ("key", "columns")
-
-    def __init__(self, key: tuple, columns: Columns):
-        tree = tree_of(key)
-        self.key, self.columns, self.shape = key, columns, tree.shape(columns)
-        place = tree.clique_of(columns)
-        clique = tree.cliques[place]
-        self._first = sum(tree.size(c) for c in tree.cliques[:place])
-        self._of = tree.shape(clique)
-        kept = [c for c in clique if c in columns]
-        self._gone = tuple(i - len(clique) for i, c in enumerate(clique) if c not in columns)
-        self._order = [kept.index(c) - len(kept) for c in columns]
-
-    def __str__(self):
-        """Name it by its columns."""
-        return f"Margin({', '.join(self.columns)})"
-
-    def make_node(self, tables):
-        """Apply to the tables."""
-        return Apply(self, [tables], [pt.tensor(dtype="int64", shape=self.shape)])
-
-    def of(self, tables: np.ndarray) -> np.ndarray:
-        """Sum counts, or probabilities, of cells; leading axes are draws."""
-        own = tables[..., self._first : self._first + prod(self._of)]
-        summed = own.reshape(*own.shape[:-1], *self._of).sum(axis=self._gone)
-        return summed.transpose(*range(summed.ndim - len(self._order)), *self._order)
-
-    def perform(self, node, inputs, output_storage):
-        """Compute the counts."""
-        output_storage[0][0] = np.ascontiguousarray(self.of(inputs[0]))
-
-    def infer_shape(self, node, shapes):
-        """Return the numbers of levels."""
-        return [tuple(pt.constant(n) for n in self.shape)]
-
-    def connection_pattern(self, node):
-        """Disconnect whole numbers."""
-        return [[False]]
-
-    def pullback(self, inputs, outputs, cotangents):
-        """Return no gradient."""
-        return [disconnected_type()]
-
-
-def cell_probabilities(name: str) -> str:
-    """Return the name of the probabilities of the cells of tables, where they are variables."""
-    return f"{name}_probabilities"
 
 
 class LogLinear:
@@ -202,19 +73,28 @@ class LogLinear:
     terms : sequence of tuple of str
         Columns that interact, such as ``("age", "income")``. Where their graph has a cycle, columns
         are joined until it is triangulated: three terms that close a triangle are one clique.
-    n : int
-        Number of rows, public.
+    n : int, or a variable of the model
+        Number of rows, where it is public. Else a variable such as ``pm.Poisson("n", 50_000)``,
+        whose law has numbers as parameters, random ones too. It may be released itself; nothing
+        else may depend on it. Where noise hides one row more or less, as in OpenDP, n is not
+        public.
     concentration : float, optional
         A, the total concentration of the table: by default the number of cells of the largest
         clique, so that no cell has less than 1. It counts as A rows that are spread evenly: a
         column of two levels has a Beta(A / 2, A / 2) prior. A cell with less than a half mixes
         slowly.
+    weights : dict of tuple of str to array or expression, optional
+        Finite weights of terms, of the shape of their columns' levels, with any prior: the
+        probability of a row is proportional to :math:`\exp \sum_t \lambda_t(\text{levels})`. They
+        take the place of the Dirichlet law; a term without weights has none. Given the tables NUTS
+        draws them, so that wide noise beside the counts makes for slow chains.
 
     Raises
     ------
     ValueError
-        A term with an unknown column, a clique of more than 10,000 cells, n that is no whole number
-        of at least 0, a concentration that is not positive.
+        A term with an unknown column, a clique of more than 10,000 cells, n that is neither a whole
+        number of at least 0 nor a variable with whole values, a concentration that is not positive,
+        weights of no clique's columns, of another shape, or beside a concentration.
 
     References
     ----------
@@ -235,6 +115,25 @@ class LogLinear:
     (2,)
     >>> rows.tree.cliques  # in this order, the last column fastest
     [('job', 'income'), ('age', 'job')]
+
+    The number of rows is released, too:
+
+    >>> with pm.Model() as model:
+    ...     n = pm.DiscreteUniform("n", 0, 1_000)
+    ...     rows = dp.LogLinear("rows", {"job": 2, "income": 2}, [("job", "income")], n)
+    ...     noise = dp.GeometricMechanism(2.0)
+    ...     n_z = dp.PrivateObservation("n_z", n, noise, observed=92)
+    ...     z = dp.PrivateObservation("z", rows.margin("job"), noise, observed=[51, 38])
+
+    Weights with a prior of their own:
+
+    >>> with pm.Model() as model:
+    ...     both = pm.Normal("both", 0, 0.5, shape=(2, 2))
+    ...     weights = {"income": pm.Normal("income", shape=2), ("job", "income"): both}
+    ...     rows = dp.LogLinear(
+    ...         "rows", {"job": 2, "income": 2}, [("job", "income")], 90, weights=weights
+    ...     )
+    ...     z = dp.PrivateObservation("z", rows.margin("job"), noise, observed=[51, 38])
     """
 
     def __init__(
@@ -242,9 +141,10 @@ class LogLinear:
         name: str,
         levels: Mapping[str, int | Sequence[Any]],
         terms: Iterable[Sequence[str]],
-        n: int,
+        n: int | TensorVariable,
         *,
         concentration: float | None = None,
+        weights: Mapping[Sequence[str], Any] | None = None,
     ):
         if not levels:
             raise ValueError(f"{name!r}: levels= has no columns")
@@ -259,25 +159,63 @@ class LogLinear:
             self.tree = junction_tree(counts, [tuple(t) for t in terms])
         except ValueError as error:
             raise ValueError(f"{name!r}: {error}") from None
-        if not (isinstance(n, int | np.integer) and n >= 0):
-            raise ValueError(f"{name!r}: n={n!r} is no whole number of rows: write an int")
+        model = pm.modelcontext(None)
+        near: Any
+        if (
+            isinstance(n, TensorVariable)
+            and n in model.free_RVs
+            and n.type.ndim == 0
+            and n.dtype.startswith("int")
+        ):
+            near = known_value(support_point(n))  # None where the parameters are random
+        elif isinstance(n, int | np.integer) and n >= 0:
+            near, n = int(n), pt.constant(int(n), dtype="int64")
+        else:
+            raise ValueError(
+                f"{name!r}: n={n!r} is no whole number of rows: write an int, or a variable of the "
+                f"model that is one, pm.Poisson('n', ...) say, without observed="
+            )
+        if weights is not None:
+            if concentration is not None:
+                raise ValueError(f"{name!r}: concentration= is for rows without weights=")
+            self._register(WeightedTablesRV, name, n, self._conditionals(name, weights))
+            return
         total = concentration
         if total is None:
             total = max(map(self.tree.size, self.tree.cliques))
         if not (isinstance(total, int | float | np.number) and np.isfinite(total) and total > 0):
             raise ValueError(f"{name!r}: concentration={total!r} is no finite number > 0")
-        if total > 0.1 * n > 0:
+        if near is not None and total > 0.1 * near > 0:
             _log.warning(
                 "%r: the prior counts as much as %g rows beside n=%s, and draws each column to "
                 "equal shares. State concentration=, or leave columns out of the largest clique",
-                name, total, n,
+                name, total, near,
             )  # fmt: skip
-        rv = CliqueTablesRV(self.tree.key)(
-            pt.constant(int(n), dtype="int64"), pt.constant(float(total), dtype="float64"),
-            rng=pt.random.shared_rng(seed=None), return_next_rng=True,
-        )[1]  # fmt: skip
+        self._register(CliqueTablesRV, name, n, pt.constant(float(total), dtype="float64"))
+
+    def _register(self, op: type[CliqueTablesRV], name: str, n, law: TensorVariable) -> None:
+        rng = pt.random.shared_rng(seed=None)
+        rv = op(self.tree.key)(n, law, rng=rng, return_next_rng=True)[1]
         rv.tag.dp_labels = self.labels  # for `dp.predict_records`; copies of the model have it, too
         self.rv = pm.modelcontext(None).register_rv(rv, name)
+        if (varying := number_of_rows(rv)) is not None:
+            varying.tag.dp_step = "CliqueGibbs"  # draws it along; its releases may have been read
+
+    def _conditionals(self, name: str, weights: Mapping[Sequence[str], Any]) -> TensorVariable:
+        known = {}
+        for columns, lam in weights.items():
+            term = (columns,) if isinstance(columns, str) else tuple(columns)
+            if not term or len({*term}) < len(term):
+                raise ValueError(
+                    f"{name!r}: weights= has the term {columns!r}: name each column once"
+                )
+            if unknown := [c for c in term if c not in self.tree.levels]:
+                raise ValueError(f"{name!r}: unknown columns {', '.join(map(str, unknown))}")
+            known[term] = lam
+        try:
+            return conditionals(self.tree, known)
+        except ValueError as error:
+            raise ValueError(f"{name!r}: {error}") from None
 
     def margin(self, *columns: str) -> TensorVariable:
         """Return the counts of some columns of one clique, an axis for each.
@@ -334,6 +272,9 @@ def _probabilities(
 ) -> Iterator[list[np.ndarray]]:
     """Draw the probabilities of all cliques' cells, for one posterior draw after the other."""
     op, given = rv.owner.op, cell_probabilities(str(rv.name))
+    if isinstance(op, WeightedTablesRV):
+        yield from given_probabilities(rv, posterior)
+        return
     if rv.name not in posterior and given in posterior:  # the tables were integrated out
         first = op.layout.first[1 : len(op.tree.cliques)]
         for cells in posterior[given].stack(one=("chain", "draw")).to_numpy().T:
@@ -349,11 +290,17 @@ def _probabilities(
 
 
 @NEW_ROWS.register(CliqueTablesRV)
+@NEW_ROWS.register(WeightedTablesRV)
 def new_rows(
     rv: TensorVariable, posterior: xr.Dataset, size: int | None, rng: np.random.Generator
 ) -> xr.Dataset:
     """Draw rows from the population of a `LogLinear`, an array (chain, draw, row) a column."""
     op, dims = rv.owner.op, (posterior.sizes["chain"], posterior.sizes["draw"])
+    if size is None and (varying := number_of_rows(rv)) is not None:
+        raise ValueError(
+            f"{rv.name!r}: the number of rows, {varying.name!r}, is another one in each draw: "
+            f"write size="
+        )
     n, _ = map(known_value, op.dist_params(rv.owner))
     tree, size = op.tree, int(np.asarray(n)) if size is None else size
     drawn = {c: np.empty((np.prod(dims), size), dtype=np.int16) for c in tree.levels}

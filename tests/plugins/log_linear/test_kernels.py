@@ -27,6 +27,7 @@ from pymc_dp.plugins.log_linear.layout import (
 from tests.agreement import values_follow
 
 TOTAL = 2.4  # of the concentrations
+MOST = 4  # rows, where their number varies
 
 
 @jit
@@ -37,6 +38,11 @@ def gaussian(z, count, scale):
 @jit
 def laplace(z, count, scale):
     return -abs(z - count) / scale
+
+
+@jit
+def bounded(z, count, scale):
+    return gaussian(z, count, scale) if count <= MOST else -np.inf
 
 
 class Model:
@@ -115,6 +121,23 @@ class Model:
         make_many(noise)(rng, tables, times, lines, rest)
 
 
+class Varying(Model):
+    """The same where 0, ..., MOST rows are as likely, and their number is released, too."""
+
+    def __init__(self, levels, terms, margins, n, integrated):
+        super().__init__(levels, terms, margins, MOST, integrated)
+        self.margins = [(), *self.margins]
+        self.layout = make_layout(self.tree, self.margins, True)
+        self.z = np.append(MOST - 1.4, self.z)
+        self.weights = concentrations(self.layout, TOTAL)
+        if not integrated:
+            rest = [*map(self.theta_of, self.tree.separators), np.zeros(self.z.size)]
+            self.weights = np.concatenate([*self.theta, *rest])
+        each = [Model(levels, terms, margins, k, integrated) for k in range(MOST + 1)]
+        self.tables = [t for model in each for t in model.tables]
+        self.log_prior = np.concatenate([model.log_prior for model in each])
+
+
 @cache
 def make_many(noise):
     sweep = make_sweep(noise, 1)
@@ -169,6 +192,23 @@ def test_draws_stay_exact(name, integrated, noise, lines):
     before = tables.copy()
     model.move(rng, noise, 1.5, tables, 12 // lines, lines)
     assert (tables != before).any(axis=1).mean() > 0.3
+    values_follow(tables, model.tables, exact)
+
+
+@EACH
+@WEIGHTS
+def test_people_come_and_go(name, integrated):
+    """Exact draws stay exact, and their law of n given the tables is left out nowhere."""
+    model = Varying(*MODELS[name], integrated)
+    logs = [log_law(np.array(t), model.layout, model.weights, integrated) for t in model.tables]
+    assert np.ptp(np.array(logs) - model.log_prior) < 1e-10
+    exact, rng = model.posterior(bounded, 1.5), np.random.default_rng(3)
+    tables = np.array(model.tables)[rng.choice(exact.size, 40_000, p=exact)]
+    before = tables.copy()
+    model.move(rng, bounded, 1.5, tables, 1, 12)
+    first = model.layout.first[1]
+    moved = tables[:, :first].sum(axis=1) != before[:, :first].sum(axis=1)
+    assert moved.mean() > 0.2
     values_follow(tables, model.tables, exact)
 
 
