@@ -97,7 +97,7 @@ class TreeGibbs(TableStep):
     ...     noise = dp.DiscreteGaussianMechanism(3.0)
     ...     dp.PrivateObservation("z", tract, noise, observed=[[12, 20, 33], [5, 9, 18]])
     ...     step = dp.TreeGibbs([county, tract], rng=1)
-    z ~ PrivateRelease(tract)
+    z
     >>> point, _ = step.step(model.initial_point())
     >>> bool((point["tract"].sum(1) == point["county"]).all())
     True
