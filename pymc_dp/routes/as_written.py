@@ -12,7 +12,7 @@ from pymc_dp.reading.model import Reading
 from pymc_dp.routes import AS_WRITTEN, ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.gibbs import with_steps
 from pymc_dp.routes.nuts import nuts_plan
-from pymc_dp.step_methods import choose_steps
+from pymc_dp.step_methods import choose_steps, refuse_stuck
 
 _STEPS, _NUTS = "steps on the model as written", "NUTS on the model as written"
 _PYMC = "PyMC's own steps on the model as written"
@@ -45,6 +45,7 @@ def _pymc(reading: Reading) -> Plan:
     if not not_for_nuts(reading) or choose_steps(reading):
         raise Declined("other routes are for all variables")
     refuse_points(reading.model.free_RVs)
+    refuse_stuck(reading, reading.model.free_RVs)
     return Plan.costing({_PYMC: 1.0}, partial(interrupted.sample, reading.model))
 
 

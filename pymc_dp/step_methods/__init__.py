@@ -8,10 +8,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pymc as pm
 from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import BlockedStep
-from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
+from pytensor.tensor.random.basic import PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
@@ -28,10 +29,10 @@ from pymc_dp.step_methods.conjugate import ConjugateGibbs
 from pymc_dp.step_methods.counts import CountGibbs, check_count
 from pymc_dp.step_methods.feasible_slice import FeasibleSlice
 from pymc_dp.step_methods.records import RecordMetropolis
-from pymc_dp.step_methods.registry import STEPS, accepted, exact_draw
+from pymc_dp.step_methods.registry import STEPS, accepted, exact_draw, no_exact_draw
 from pymc_dp.step_methods.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.step_methods.skellam_bessel import SkellamBesselGibbs
-from pymc_dp.step_methods.table_entries import is_by_cell, read_table, slopes_of, together
+from pymc_dp.step_methods.table_entries import SPLIT, is_by_cell, read_table, slopes_of, together
 from pymc_dp.step_methods.tables import TableGibbs
 from pymc_dp.step_methods.two_sided import TruncatedGammaMixtureGibbs, TwoSidedGibbs, is_exact_count
 
@@ -50,6 +51,7 @@ __all__ = [
     "choose_again",
     "choose_steps",
     "exact_step",
+    "refuse_stuck",
     "register_steps",
     "steps",
     "with_present_tags",
@@ -120,7 +122,7 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
     group = together(reading, rv)
     if all(is_exact_count(reading, v) for v in group):
         return TwoSidedGibbs.__name__
-    vector = isinstance(rv.owner.op, MultinomialRV) and rv.type.ndim == 1
+    vector = isinstance(rv.owner.op, SPLIT) and rv.type.ndim == 1
     by_cell = vector or any(_is_by_cell(reading, v) for v in group)
     if by_cell and accepted(partial(read_table, reading), [rv]):
         return TableGibbs.__name__
@@ -156,6 +158,10 @@ def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
     its_releases = releases_of(reading.model, [rv])
     if not rv.type.ndim or any(is_itself(release_statistic(r), rv) for r in its_releases):
         return True
+    with suppress(Declined, ValueError):  # some counts, as where others were not published
+        if any((np.diff(slopes_of(release_statistic(r), [rv]).tocsr().indptr) == 1).all()
+               for r in its_releases if r.type.ndim):  # fmt: skip
+            return True
     if isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, its_releases)):
         return True
     group = together(reading, rv)
@@ -167,6 +173,22 @@ def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
             return False  # with fewer entries than counts, some count is in sums only
         return is_by_cell([slopes_of(statistic, group) for statistic in statistics])
     return False
+
+
+def refuse_stuck(reading: Reading, left: Sequence[TensorVariable]) -> None:
+    """Refuse counts with a total that PyMC's own steps would draw, with the reason."""
+    for rv in left:
+        if isinstance(rv.owner.op, SPLIT):
+            why = no_exact_draw(reading, rv)
+            if not why:
+                try:
+                    read_table(reading, rv)
+                except (Declined, ValueError) as error:
+                    why = f". TableGibbs cannot: {error}"
+            raise ValueError(
+                f"{rv.name!r} is left to Metropolis, which hardly ever keeps the total of its "
+                f"counts{why}"
+            )
 
 
 def steps(model: pm.Model | None = None) -> list[BlockedStep]:
@@ -227,6 +249,8 @@ def _made(reading: Reading) -> list[BlockedStep]:
             "no step applies: the model has no release of its own variables "
             "(dp.PrivateObservation); a model collapsed to its marginal is for NUTS"
         )
+    stepped = {rv for _, group in claimed for rv in group}
+    refuse_stuck(reading, [rv for rv in model.free_RVs if rv not in stepped])
     return [
         step(
             [model.rvs_to_values[rv] for rv in group],

@@ -39,7 +39,12 @@ from pymc_dp.step_methods.base import (
 from pymc_dp.step_methods.conjugacy.registry import FAMILIES, find_families, require_itself
 from pymc_dp.step_methods.conjugate import conditional
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
-from pymc_dp.step_methods.table_entries import overlaps, read_table, releases_of_counts
+from pymc_dp.step_methods.table_entries import (
+    check_trials,
+    overlaps,
+    read_table,
+    releases_of_counts,
+)
 from pymc_dp.step_methods.tables import Table, TableStep, hold_parts, make_table
 
 _MAX_CELLS = 200  # of a table of which each pair looks at all releases
@@ -407,8 +412,7 @@ def check_count(reading: Reading, rv: TensorVariable) -> None:
     """Refuse a count that has other children than releases."""
     if not is_count(rv):
         raise Declined("it is no Binomial or Multinomial")
-    if nearest_rvs([rv.owner.op.dist_params(rv.owner)[0]]):
-        raise Declined("its number of trials is random")
+    check_trials(reading, rv)
     releases_of_counts(reading, rv)
     if isinstance(rv.owner.op, MultinomialRV):
         known_cells(rv)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.multivariate import DirichletMultinomialRV
 from pytensor.tensor.random.basic import MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 from scipy.sparse import coo_array, csc_array, csr_array, hstack, vstack
@@ -29,6 +30,8 @@ from pymc_dp.reading.counts import MOST_APART, possible_counts
 from pymc_dp.reading.model import Reading, children, release_statistic, releases_of
 from pymc_dp.step_methods.registry import accepted
 
+# Counts with a total: no step moves one of them alone.
+SPLIT = MultinomialRV | DirichletMultinomialRV
 _ELSE = ". Write RecordMetropolis"  # where a table has no draw
 _MAX_OVERLAPPING_CELLS = 400  # cells of a table whose entries overlap
 
@@ -138,7 +141,7 @@ def _gaps(rv, broken, times: np.ndarray) -> kernels.Gaps:
                 "they are not Poisson, or some are in another release, too. Write a statistic that "
                 "is whole for all counts, such as a sum"
             )
-    if isinstance(rv.owner.op, MultinomialRV) and (step != 1).any():
+    if isinstance(rv.owner.op, SPLIT) and (step != 1).any():
         raise Declined(
             "whole-number noise leaves only some values of its cells possible. Write CountGibbs, "
             "which lists small tables, or a statistic that is whole for all counts, such as a sum"
@@ -148,6 +151,19 @@ def _gaps(rv, broken, times: np.ndarray) -> kernels.Gaps:
     numbers = [np.array(values, dtype=float) for values in possible]
     joined = np.concatenate(cells) if cells else np.empty(0, dtype=np.int64)
     return kernels.Gaps(step, rest, first, joined, np.array(which, dtype=np.int64), *numbers)
+
+
+def trials_of(rv: TensorVariable) -> list[TensorVariable]:
+    """Return the random variables that the number of trials of some counts depends on."""
+    return nearest_rvs([rv.owner.op.dist_params(rv.owner)[0]])
+
+
+def check_trials(reading: Reading, rv: TensorVariable) -> None:
+    """Decline counts whose number of trials is random, or observed: a start may have another."""
+    if above := trials_of(rv):
+        known = above[0] in reading.model.observed_RVs
+        instead = ", which is observed: write its value as n=" if known else ""
+        raise Declined(f"its number of trials depends on {above[0].name!r}{instead}")
 
 
 def counts_shape(variable: TensorVariable) -> tuple[int, ...]:
@@ -201,14 +217,14 @@ def overlaps(reading: Reading, rv: TensorVariable) -> bool:
 def read_cell_entries(reading: Reading, rvs: tuple[TensorVariable, ...]) -> CellEntries:
     """Read the entries of the releases of one table, whose cells are these counts."""
     rv, op = rvs[0], rvs[0].owner.op
-    if not isinstance(op, MultinomialRV) and type(op) not in COUNT_LAWS:
+    if not isinstance(op, SPLIT) and type(op) not in COUNT_LAWS:
         known = ", ".join(f.__name__.removesuffix("RV") for f in COUNT_LAWS)
         raise ValueError(
             f"TableGibbs cannot update {rv.name!r}, which follows {op}: it updates Multinomial, "
-            f"{known} variables"
+            f"DirichletMultinomial, {known} variables"
         )
-    if isinstance(op, MultinomialRV) and nearest_rvs([op.dist_params(rv.owner)[0]]):
-        raise Declined("its number of trials is random")
+    if isinstance(op, SPLIT):
+        check_trials(reading, rv)
     _ = [counts_shape(v) for v in rvs]
     releases = releases_of_table(reading, rvs)
     return _cell_entries(rvs, releases, [read_sums(release, rvs, _ELSE) for release in releases])

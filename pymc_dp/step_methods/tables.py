@@ -21,6 +21,7 @@ from pymc_dp.reading.model import Reading, mechanism_of, release_statistic
 from pymc_dp.step_methods.base import DPStep, point_function, unusable, updated_by
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 from pymc_dp.step_methods.table_entries import (
+    SPLIT,
     CellEntries,
     coefficients,
     counts_shape,
@@ -97,7 +98,7 @@ class TableGibbs(TableStep):
     Parameters
     ----------
     vars : list of TensorVariable
-        Multinomial, Poisson, Binomial, NegativeBinomial or other registered counts, of any
+        Multinomial, DirichletMultinomial, Poisson, Binomial or other registered counts, of any
         shape, with no children but releases. The statistic of each release is linear in the
         counts; each cell is in at most one entry of it, but in tables of up to 400 counts, or where
         each cell is an entry by itself and no others overlap without one being part of the other.
@@ -313,12 +314,12 @@ def _table(
         columns.append(released_sums(reading, release, constant))
     released = pt.concatenate(columns, axis=1)
     parameters = op.dist_params(rv.owner)
-    if isinstance(op, MultinomialRV):
+    if isinstance(op, SPLIT):
         block = shape[-1]
         n, p = parameters
         totals = pt.broadcast_to(n, shape[:-1]).astype("float64").ravel()
         theta = [pt.broadcast_to(p, shape).astype("float64").ravel()]
-        law = PoissonRV
+        law = PoissonRV if isinstance(op, MultinomialRV) else DirichletRV
         if weights is not None:
             law, theta = DirichletRV, [weights]
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,9 @@ from pymc_dp.reading.model import Reading, children, mechanism_of, release_stati
 from pymc_dp.step_methods.base import DPStep, in_a_row, point_function, unusable
 from pymc_dp.step_methods.registry import STEPS
 
+_log = logging.getLogger("pymc.dp")
+
+_FAR = 8.0  # standard deviations of a total
 _APPROACH = 20  # sweeps towards what was published
 _LINES = 10  # in a sweep, for each cell of a clique
 
@@ -92,7 +96,7 @@ class CliqueGibbs(DPStep):
 
     @classmethod
     def draws_exactly(cls, reading, rv):
-        """See `DPStep.draws_exactly`."""
+        """See `registry.exact_draw`."""
         for tables in reading.model.free_RVs:
             if isinstance(tables.owner.op, CliqueTablesRV):
                 n = number_of_rows(tables)
@@ -128,6 +132,7 @@ class CliqueGibbs(DPStep):
         mechanisms = [mechanism_of(release) for release, _ in released]
         self._shapes = [margin.shape for _, margin in released]
         self._widths = [_width_of(m) for m in mechanisms]
+        self._unbiased = [m.rates is not None for m in mechanisms]
         noise, self._kinds = noise_of_all(mechanisms, prior)
         parts = []
         for (release, margin), mechanism in zip(released, mechanisms, strict=True):
@@ -191,6 +196,8 @@ class CliqueGibbs(DPStep):
     def _start(self, fitted: list[np.ndarray], release: Release) -> np.ndarray:
         """Draw tables near what was published; where they cannot be, move them closer."""
         n = self._n
+        if n is not None:
+            self._compare_totals(n, release)
         if n is None:
             n = self._rows_near(release)
             release.z[0] = n  # what follows is drawn to it; the density of n does not use it
@@ -209,6 +216,22 @@ class CliqueGibbs(DPStep):
             f"{self._name!r}: no counts were found that can lead to what was published. Check the "
             f"number of rows, the noise and the units of the releases"
         )
+
+    def _compare_totals(self, n: int, release: Release) -> None:
+        """Warn where a margin's noisy total is far from the number of rows."""
+        at = 0
+        for columns, shape, width, unbiased in zip(
+            self._margins, self._shapes, self._widths, self._unbiased, strict=True
+        ):
+            size = int(np.prod(shape))
+            total, sd = release.z[at : at + size].sum(), width * size**0.5
+            at += size
+            if unbiased and abs(total - n) > _FAR * sd:
+                _log.warning(
+                    "%r: the noisy counts of %s sum to %.0f, with a standard deviation of about "
+                    "%.2g, and n=%d: is that the number of rows?",
+                    self._name, ", ".join(columns), total, sd, n,
+                )  # fmt: skip
 
     def _rows_near(self, release: Release) -> int:
         """Return the total with the least noise; the number of the point where it cannot be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.multivariate import DirichletMultinomialRV
 from pytensor.tensor.random.basic import DirichletRV, MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 from scipy.sparse import coo_array, csc_array, csr_array, diags_array, vstack
@@ -31,8 +33,18 @@ from pymc_dp.step_methods.base import (
     value_writer,
 )
 from pymc_dp.step_methods.registry import STEPS, exact_draw
-from pymc_dp.step_methods.table_entries import coefficients, counts_shape, empty_counts, read_sums
+from pymc_dp.step_methods.table_entries import (
+    SPLIT,
+    check_trials,
+    coefficients,
+    counts_shape,
+    empty_counts,
+    read_sums,
+    trials_of,
+)
 from pymc_dp.step_methods.tables import TableStep, released_sums, restore_totals
+
+_log = logging.getLogger("pymc.dp")
 
 _FAR = 25.0  # squared distance, in units of the noise, from which a start is mended
 _AGREE = 10.0  # weight of the totals of rows there, in units of that of a release
@@ -111,7 +123,8 @@ class TreeGibbs(TableStep):
         """Claim Multinomial counts that others split, with their conjugate probabilities."""
         claimed: list[TensorVariable] = []
         for rv in left:
-            if rv not in claimed and (drawn := exact_draw(reading, rv)):
+            drawn = None if rv in claimed else exact_draw(reading, rv)
+            if drawn is not None and drawn[0] is cls:
                 rvs = drawn[1]
                 rvs += tuple(p for v in rvs if (p := conjugate(reading, v)) is not None)
                 claimed += rvs if {*rvs} <= {*left} else ()
@@ -120,10 +133,10 @@ class TreeGibbs(TableStep):
     @classmethod
     def draws_exactly(cls, reading, rv):
         """See `registry.exact_draw`."""
-        is_split = isinstance(rv.owner.op, MultinomialRV | PoissonRV) and any(
-            isinstance(getattr(c.owner, "op", None), MultinomialRV) for c in children(reading, rv)
+        is_split = isinstance(rv.owner.op, SPLIT | PoissonRV) and any(
+            isinstance(getattr(c.owner, "op", None), SPLIT) for c in children(reading, rv)
         )
-        if not is_split and not (isinstance(rv.owner.op, MultinomialRV) and _above(rv)):
+        if not is_split and not (isinstance(rv.owner.op, SPLIT) and trials_of(rv)):
             return ()
         read_entries(reading, rv)
         return tuple(split.rv for split in read_tree(reading, rv))
@@ -181,7 +194,8 @@ class Tree(NamedTuple):
     sums : the coefficients of all counts in the totals of rows below, and in what was released.
     read : a `PointFunction`; returns z, lam and tau of all sums, the total of each first row, and
         of each variable its probabilities, or parameters of their Dirichlet law.
-    draws : for each variable, the name and the writer of probabilities that are integrated out.
+    integrated : whether probabilities of each variable are integrated out.
+    draws : for each variable, the name and the writer of those that are drawn afterwards.
     """
 
     names: list[str]
@@ -190,6 +204,7 @@ class Tree(NamedTuple):
     rows: Rows
     sums: csr_array
     read: PointFunction
+    integrated: list[bool]
     draws: list[tuple[str, Callable] | None]
 
     def near_releases(self, point) -> dict[str, np.ndarray]:
@@ -214,6 +229,12 @@ class Tree(NamedTuple):
         if not totals.size:
             tables[0] += np.round(shares[0]).reshape(self.shapes[0])
         self._agree(tables, totals, shares)
+        y = np.concatenate([table.ravel() for table in tables])
+        if np.mean((sharp * (z - sums @ y)) ** 2) > _FAR:
+            _log.warning(
+                "What was released of '%s' is far from all counts with these totals: check the "
+                "total and the noise", "' and '".join(self.names),
+            )  # fmt: skip
         return {
             name: table.reshape(point[name].shape).astype(point[name].dtype)
             for name, table in zip(self.names, tables, strict=True)
@@ -241,11 +262,11 @@ class Tree(NamedTuple):
             raise unusable("' and '".join(self.names))
         self._agree(tables, totals, theta)
         log_p, a, of_rows = [], [], []
-        for p, shape, draw in zip(theta, self.shapes, self.draws, strict=True):
+        for p, shape, out in zip(theta, self.shapes, self.integrated, strict=True):
             none = np.zeros(p.size)
             with np.errstate(divide="ignore"):
-                log_p.append(none if draw else np.log(p.ravel()))
-            a.append(p.ravel() if draw else none)
+                log_p.append(none if out else np.log(p.ravel()))
+            a.append(p.ravel() if out else none)
             of_rows.append(a[-1].reshape(-1, shape[-1]).sum(axis=1))
         weights = Weights(np.concatenate(log_p), np.concatenate([*a, *of_rows]))
         y = np.concatenate([table.ravel() for table in tables])
@@ -267,12 +288,17 @@ class Tree(NamedTuple):
 def read_tree(reading: Reading, rv: TensorVariable) -> list[Split]:
     """Return the tree that a variable is in, each variable after the one above it."""
     first = rv
-    while isinstance(first.owner.op, MultinomialRV) and (above := _above(first)):
+    while isinstance(first.owner.op, SPLIT) and (above := trials_of(first)):
         if len(above) > 1:
             raise Declined(f"the numbers of trials of {first.name!r} are of several variables")
+        if above[0] in reading.model.observed_RVs:
+            check_trials(reading, first)
         first = above[0]
-    if not isinstance(first.owner.op, MultinomialRV | PoissonRV):
-        raise Declined(f"{first.name!r}, the first of the tree, is no Multinomial or Poisson")
+    if not isinstance(first.owner.op, SPLIT | PoissonRV):
+        raise Declined(
+            f"{first.name!r}, the first of the tree, is no Multinomial, DirichletMultinomial or "
+            f"Poisson"
+        )
     splits = [Split(first, None, None)]
     for split in splits:
         if split.rv not in reading.model.free_RVs:
@@ -282,7 +308,7 @@ def read_tree(reading: Reading, rv: TensorVariable) -> list[Split]:
             op = getattr(child.owner, "op", None)
             if isinstance(op, PrivateReleaseRV):
                 continue
-            if not isinstance(op, MultinomialRV):
+            if not isinstance(op, SPLIT):
                 raise Declined(f"{child.name!r}, which is no release, depends on it")
             n, p = op.dist_params(child.owner)
             if split.rv in nearest_rvs([p]):
@@ -302,10 +328,6 @@ def read_tree(reading: Reading, rv: TensorVariable) -> list[Split]:
     if len(splits) == 1:
         raise Declined("no other variable splits its counts")
     return splits
-
-
-def _above(rv: TensorVariable) -> list[TensorVariable]:
-    return nearest_rvs([rv.owner.op.dist_params(rv.owner)[0]])
 
 
 @once
@@ -385,9 +407,11 @@ def make_tree(reading: Reading, splits: list[Split], integrated: Sequence[Tensor
         else:
             draws.append(None)
         theta.append(pt.broadcast_to(p, shape).astype("float64"))
-    if isinstance(rvs[0].owner.op, MultinomialRV):
+    if isinstance(rvs[0].owner.op, SPLIT):
         n = rvs[0].owner.op.dist_params(rvs[0].owner)[0]
         first = pt.broadcast_to(n, shapes[0][:-1]).astype("float64").ravel()
     read = point_function(model, [pt.concatenate(sums, axis=1), first, *theta])
     names = [model.rvs_to_values[rv].name for rv in rvs]
-    return Tree(names, shapes, above, rows, csr_array(targets), read, draws)
+    out = [bool(draw) or isinstance(v.owner.op, DirichletMultinomialRV)
+           for v, draw in zip(rvs, draws, strict=True)]  # fmt: skip
+    return Tree(names, shapes, above, rows, csr_array(targets), read, out, draws)

@@ -10,11 +10,11 @@ import pytensor.tensor as pt
 from pymc.distributions.distribution import DiracDeltaRV
 from pymc.distributions.mixture import MixtureRV
 from pymc.logprob.basic import logp
-from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV, MultinomialRV
+from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.values import depends_on, nearest_rvs, plain_function
+from pymc_dp.graphs.values import depends_on, plain_function
 from pymc_dp.laws.sum_law import change, run_trials
 from pymc_dp.reading.checks import leaves_gaps
 from pymc_dp.reading.columns import read_rows
@@ -27,6 +27,7 @@ from pymc_dp.reading.record_sums import RecordSumsRV
 from pymc_dp.reading.records import check_axes
 from pymc_dp.reading.sums import is_rowwise
 from pymc_dp.step_methods.registry import no_exact_draw
+from pymc_dp.step_methods.table_entries import SPLIT, trials_of
 
 
 def checked_blocks(
@@ -56,14 +57,13 @@ def _check_records(reading: Reading, rv) -> None:
             f"{rv.owner.op}, not a batch of records: write shape=(n, ...) with the records on the "
             f"first axis"
         )
-    if isinstance(rv.owner.op, MultinomialRV):
-        above = nearest_rvs([rv.owner.op.dist_params(rv.owner)[0]])
-        if split := [v for v in above if v in reading.model.free_RVs]:
-            raise ValueError(
-                f"RecordMetropolis cannot update {rv.name!r}: it splits the counts of "
-                f"{split[0].name!r}, and neither moves without the other"
-                f"{no_exact_draw(reading, rv)}"
-            )
+    split = trials_of(rv) if isinstance(rv.owner.op, SPLIT) else []
+    if split := [v for v in split if v in reading.model.free_RVs]:
+        raise ValueError(
+            f"RecordMetropolis cannot update {rv.name!r}: it splits the counts of "
+            f"{split[0].name!r}, and neither moves without the other"
+            f"{no_exact_draw(reading, rv)}"
+        )
     block = Records((rv,), record_length(rv), ())
     _check_law(reading, block, read_normal_column, check_proper)
 

@@ -228,7 +228,47 @@ def test_a_tree_that_cannot_be_drawn_is_no_records():
         tract = pm.Multinomial("tract", county, [0.2, 0.8])
         release("z", tract, dp.GaussianMechanism(1.0), [[2.0, 6.0], [1.0, 1.0]])
         pm.Normal("y", county[0], 1, observed=9.0)  # declared after the release
-    match = "'tract': it splits the counts of 'county'.*TreeGibbs cannot: 'y', which is no release"
+    match = "TreeGibbs cannot: 'y', which is no release, depends on it"
     for names in (None, ["county", "tract"]):
         with pytest.raises(ValueError, match=match):
             dp.sample(model, draws=5, tune=5, var_names=names, **SHORT)
+
+
+def test_dirichlet_multinomial_counts_are_split_and_split_others():
+    a, b = np.array([1.0, 2.0]), np.array([1.0, 2.0, 0.5])
+    with pm.Model() as model:
+        county = pm.DirichletMultinomial("county", n=6, a=a)
+        tract = pm.DirichletMultinomial("tract", n=county[0], a=b)
+        release("w", county, dp.DiscreteGaussianMechanism(2.0), [5, 2])
+        release("z", tract, dp.DiscreteGaussianMechanism(1.5), [2, 3, 1])
+        step = dp.TreeGibbs([county, tract], rng=4)
+    states = np.array([[k, 6 - k, *t] for k in range(7) for t in splits(k, 3)])
+
+    def polya(counts, a):
+        total, weights = counts.sum(-1), special.gammaln(counts + a) - special.gammaln(counts + 1)
+        return weights.sum(-1) + special.gammaln(total + 1) - special.gammaln(total + a.sum())
+
+    log_p = polya(states[:, :2], a) + polya(states[:, 2:], b)
+    log_p -= ((states[:, :2] - [5, 2]) ** 2).sum(1) / 8
+    log_p -= ((states[:, 2:] - [2, 3, 1]) ** 2).sum(1) / 4.5
+    point, drawn = model.initial_point(), []
+    for _ in range(4_000):
+        for _ in range(6):
+            point, _ = step.step(point)
+        drawn.append([*point["county"], *point["tract"]])
+    values_follow(np.array(drawn), states, special.softmax(log_p))
+
+
+def test_counts_with_a_total_are_not_left_to_metropolis(caplog):
+    with pm.Model() as model:
+        county = pm.Multinomial("county", 10, [0.5, 0.5])
+        pm.Potential("more", -0.5 * (county[0] - 4.0) ** 2)
+        release("z", county, dp.GaussianMechanism(1.0), [6.0, 3.0])
+    with pytest.raises(NotImplementedError, match="'county' is left to Metropolis.*'more'"):
+        dp.sample(model, draws=5, tune=5, **SHORT)
+    with pm.Model() as model:
+        county = pm.Multinomial("county", 1000, [0.5, 0.5])
+        tract = pm.Multinomial("tract", county, [0.5, 0.5])
+        release("z", tract, dp.GaussianMechanism(1.0), np.full((2, 2), 2.0))
+        dp.sample(model, draws=5, tune=5, **SHORT)
+    assert "far from all counts with these totals" in caplog.text
