@@ -264,7 +264,7 @@ def test_counts_with_a_total_are_not_left_to_metropolis(caplog):
         county = pm.Multinomial("county", 10, [0.5, 0.5])
         pm.Potential("more", -0.5 * (county[0] - 4.0) ** 2)
         release("z", county, dp.GaussianMechanism(1.0), [6.0, 3.0])
-    with pytest.raises(NotImplementedError, match="'county' is left to Metropolis.*'more'"):
+    with pytest.raises(NotImplementedError, match=r"'county' is left to Metropolis.*'more'"):
         dp.sample(model, draws=5, tune=5, **SHORT)
     with pm.Model() as model:
         county = pm.Multinomial("county", 1000, [0.5, 0.5])
