@@ -61,6 +61,9 @@ __all__ = [
 load(__name__)
 
 
+_LOOKED_AT = 100_000  # counts of a variable whose releases are read to see if some are cells
+
+
 def register_steps() -> None:
     """Put the steps in front of PyMC's, once; ties of competence go to the first."""
     for step in reversed(tuple(STEPS)):
@@ -159,8 +162,8 @@ def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
     if not rv.type.ndim or any(is_itself(release_statistic(r), rv) for r in its_releases):
         return True
     with suppress(Declined, ValueError):  # some counts, as where others were not published
-        if any((np.diff(slopes_of(release_statistic(r), [rv]).tocsr().indptr) == 1).all()
-               for r in its_releases if r.type.ndim):  # fmt: skip
+        few = math.prod(lengths(rv)) <= _LOOKED_AT
+        if few and any(_picks(release_statistic(r), rv) for r in its_releases if r.type.ndim):
             return True
     if isinstance(rv.owner.op, PoissonRV) and any(map(leaves_gaps, its_releases)):
         return True
@@ -189,6 +192,11 @@ def refuse_stuck(reading: Reading, left: Sequence[TensorVariable]) -> None:
                 f"{rv.name!r} is left to Metropolis, which hardly ever keeps the total of its "
                 f"counts{why}"
             )
+
+
+def _picks(statistic: TensorVariable, rv: TensorVariable) -> bool:
+    """Whether each entry of a statistic is of one count."""
+    return bool((np.diff(slopes_of(statistic, [rv]).tocsr().indptr) == 1).all())
 
 
 def steps(model: pm.Model | None = None) -> list[BlockedStep]:
