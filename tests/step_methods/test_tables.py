@@ -310,3 +310,27 @@ def test_one_table_has_one_step_and_one_draw_however_it_is_written():
         point, _ = step.step(model.initial_point())
         draws.append(point["c"])
     assert all(np.array_equal(own, draws[0]) for own in draws)
+
+
+def test_counts_of_which_some_were_published_are_a_table():
+    with pm.Model() as model:
+        level = pm.Normal("level", 1, 1, shape=4)
+        y = pm.NegativeBinomial("y", mu=pt.exp(level)[:, None], alpha=3.0, shape=(4, 3))
+        noise = dp.DiscreteGaussianMechanism(2.0)
+        dp.PrivateObservation("some", y[:2], noise, observed=np.full((2, 3), 4))
+        dp.PrivateObservation("sums", y.sum(axis=1), noise, observed=np.full(4, 12))
+        chosen = {v.name: type(s) for s in dp.steps(model) for v in s.vars}
+    assert chosen == {"y": TableGibbs}  # and the levels are no records
+
+
+def test_dirichlet_multinomial_tables():
+    a, z = np.array([0.5, 1.0, 2.0]), np.array([4, -1, 3])
+    with pm.Model() as model:
+        y = pm.DirichletMultinomial("y", n=6, a=a)
+        dp.PrivateObservation("z", y, dp.GeometricMechanism(1.0), observed=z)
+        dp.PrivateObservation("w", y[:2].sum(), dp.LaplaceMechanism(2.0), observed=4.5)
+    found = chain([step_of(TableGibbs, model, "y")], model.initial_point(), 16_000)["y"][100::2]
+    tables = np.array([t for t in itertools.product(range(7), repeat=3) if sum(t) == 6])
+    log_p = (special.gammaln(tables + a) - special.gammaln(tables + 1)).sum(1)
+    log_p -= np.abs(z - tables).sum(1) + np.abs(4.5 - tables[:, :2].sum(1)) / 2
+    values_follow(found, tables, special.softmax(log_p))
