@@ -195,8 +195,10 @@ def refuse_stuck(reading: Reading, left: Sequence[TensorVariable]) -> None:
 
 
 def _picks(statistic: TensorVariable, rv: TensorVariable) -> bool:
-    """Whether each entry of a statistic is of one count."""
-    return bool((np.diff(slopes_of(statistic, [rv]).tocsr().indptr) == 1).all())
+    """Whether each entry of a statistic is of one count, and of nothing else."""
+    return nearest_rvs([statistic]) == [rv] and bool(
+        (np.diff(slopes_of(statistic, [rv]).tocsr().indptr) == 1).all()
+    )
 
 
 def steps(model: pm.Model | None = None) -> list[BlockedStep]:

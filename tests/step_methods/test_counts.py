@@ -259,7 +259,7 @@ def test_survives_pickling():
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("random_n", "'random_n': its number of trials is random"),
+        ("random_n", "'random_n': its number of trials depends on"),
         ("free", "'free': no release of it"),
         ("watched", "'watched': 'child', which is no release, depends on it"),
         ("q", "'q': it is neither a Binomial or Multinomial count nor"),
