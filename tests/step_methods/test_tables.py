@@ -115,8 +115,8 @@ REFUSED = {
     "no release of it": lambda y: None,
 }
 OTHER_LAWS = {
-    "'y', which follows .*it updates Multinomial, DirichletMultinomial, Poisson, Binomial": lambda: (
-        release(pm.Normal("y", shape=3), LAPLACE)
+    "'y', which follows .*it updates Multinomial, DirichletMultinomial, Poisson": lambda: release(
+        pm.Normal("y", shape=3), LAPLACE
     ),
     "one of its cells is in several entries of the statistic of 'z'": lambda: release(
         pt.dot(np.ones((2, 401)), pm.NegativeBinomial("y", 2.0, 1.0, shape=401))
