@@ -12,6 +12,7 @@ import pymc as pm
 from xarray import DataTree
 
 from pymc_dp.graphs.interrupts import Handler, is_beside_compiled
+from pymc_dp.graphs.stages import DRAWING, stage
 
 _log = logging.getLogger("pymc.dp")
 
@@ -48,7 +49,9 @@ def sample(model: pm.Model, **kwargs: Any):
     drawn: Counter[int] = Counter()
 
     def after_each(trace, draw) -> None:
-        drawn[draw.chain] += not draw.tuning
+        if not drawn:
+            stage(DRAWING if kwargs.get("progressbar") is False else "")
+        drawn[draw.chain] += not draw.tuning  # an entry from the first call on
         if handler.came:
             raise KeyboardInterrupt
         if theirs is not None:
