@@ -148,11 +148,11 @@ def choose_again(reading: Reading, counts: Sequence[TensorVariable]) -> None:
 
 def with_present_tags(model: pm.Model) -> pm.Model:
     """Choose again for counts that have lost their exact draw since their release was declared."""
-    reading = Reading(model)
     names = {step.__name__ for step in STEPS if hasattr(step, "draws_exactly")}
-    tagged = [rv for rv in model.free_RVs if getattr(rv.tag, "dp_step", None) in names]
-    if stale := [rv for rv in tagged if exact_draw(reading, rv) is None]:
-        choose_again(reading, stale)
+    if tagged := [rv for rv in model.free_RVs if getattr(rv.tag, "dp_step", None) in names]:
+        reading = Reading(model)
+        if stale := [rv for rv in tagged if exact_draw(reading, rv) is None]:
+            choose_again(reading, stale)
     return model
 
 

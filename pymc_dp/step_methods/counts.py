@@ -419,10 +419,7 @@ def check_count(reading: Reading, rv: TensorVariable) -> None:
 
 
 def _is_lattice(reading: Reading, rv) -> bool:
-    """Whether cells move as in `TableGibbs`, along with probabilities that are integrated out.
-
-    So they do where entries overlap, and in large tables.
-    """
+    """Whether cells move as in `TableGibbs`: where entries overlap, and in large tables."""
     if isinstance(rv.owner.op, BinomialRV):
         return False
     large = known_cells(rv) > _MAX_CELLS and count_parameter(reading, rv) is not None
