@@ -30,6 +30,8 @@ def exact_draw(
     A step says so by ``draws_exactly(reading, rv)``, a class method: counts that it draws together,
     none where they are not for it. It raises `Declined` where they are, and it cannot.
     """
+    if rv.dtype.startswith("float"):
+        return None
     for step, group in _exact_draws(reading, rv).items():
         if not isinstance(group, Declined) and group:
             return step, group
@@ -45,7 +47,7 @@ def no_exact_draw(reading: Reading, rv: TensorVariable) -> str:
 @once
 def _exact_draws(reading: Reading, rv: TensorVariable) -> dict[Any, Any]:
     answers: dict[Any, Any] = {}
-    for step in STEPS if not rv.dtype.startswith("float") else ():
+    for step in STEPS:
         if hasattr(step, "draws_exactly"):
             try:
                 answers[step] = step.draws_exactly(reading, rv)
