@@ -32,7 +32,13 @@ from pymc_dp.step_methods.records import RecordMetropolis
 from pymc_dp.step_methods.registry import STEPS, accepted, exact_draw, no_exact_draw
 from pymc_dp.step_methods.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.step_methods.skellam_bessel import SkellamBesselGibbs
-from pymc_dp.step_methods.table_entries import SPLIT, is_by_cell, read_table, slopes_of, together
+from pymc_dp.step_methods.table_entries import (
+    WITH_TOTAL,
+    is_by_cell,
+    read_table,
+    slopes_of,
+    together,
+)
 from pymc_dp.step_methods.tables import TableGibbs
 from pymc_dp.step_methods.two_sided import TruncatedGammaMixtureGibbs, TwoSidedGibbs, is_exact_count
 
@@ -125,7 +131,7 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
     group = together(reading, rv)
     if all(is_exact_count(reading, v) for v in group):
         return TwoSidedGibbs.__name__
-    vector = isinstance(rv.owner.op, SPLIT) and rv.type.ndim == 1
+    vector = isinstance(rv.owner.op, WITH_TOTAL) and rv.type.ndim == 1
     by_cell = vector or any(_is_by_cell(reading, v) for v in group)
     if by_cell and accepted(partial(read_table, reading), [rv]):
         return TableGibbs.__name__
@@ -181,7 +187,7 @@ def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
 def refuse_stuck(reading: Reading, left: Sequence[TensorVariable]) -> None:
     """Refuse counts with a total that PyMC's own steps would draw, with the reason."""
     for rv in left:
-        if isinstance(rv.owner.op, SPLIT):
+        if isinstance(rv.owner.op, WITH_TOTAL):
             why = no_exact_draw(reading, rv)
             if not why:
                 try:

@@ -137,7 +137,7 @@ class CountGibbs(TableStep):
         check_count(reading, rv)
         table = _table(reading, rv, _drawn_along(reading, rv, self.model_rvs), point)
         if table.lattice:
-            hold_parts(self, reading, rvs)
+            hold_parts(self, rvs, children(reading, rv))
         else:
             with suppress(ValueError):  # compiled once, before the chains' processes start
                 table.update(np.random.default_rng(0), point)

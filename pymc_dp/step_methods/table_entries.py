@@ -31,7 +31,7 @@ from pymc_dp.reading.model import Reading, children, release_statistic, releases
 from pymc_dp.step_methods.registry import accepted
 
 # Counts with a total: no step moves one of them alone.
-SPLIT = MultinomialRV | DirichletMultinomialRV
+WITH_TOTAL = MultinomialRV | DirichletMultinomialRV
 _ELSE = ". Write RecordMetropolis"  # where a table has no draw
 _MAX_OVERLAPPING_CELLS = 400  # cells of a table whose entries overlap
 
@@ -141,7 +141,7 @@ def _gaps(rv, broken, times: np.ndarray) -> kernels.Gaps:
                 "they are not Poisson, or some are in another release, too. Write a statistic that "
                 "is whole for all counts, such as a sum"
             )
-    if isinstance(rv.owner.op, SPLIT) and (step != 1).any():
+    if isinstance(rv.owner.op, WITH_TOTAL) and (step != 1).any():
         raise Declined(
             "whole-number noise leaves only some values of its cells possible. Write CountGibbs, "
             "which lists small tables, or a statistic that is whole for all counts, such as a sum"
@@ -217,13 +217,13 @@ def overlaps(reading: Reading, rv: TensorVariable) -> bool:
 def read_cell_entries(reading: Reading, rvs: tuple[TensorVariable, ...]) -> CellEntries:
     """Read the entries of the releases of one table, whose cells are these counts."""
     rv, op = rvs[0], rvs[0].owner.op
-    if not isinstance(op, SPLIT) and type(op) not in COUNT_LAWS:
+    if not isinstance(op, WITH_TOTAL) and type(op) not in COUNT_LAWS:
         known = ", ".join(f.__name__.removesuffix("RV") for f in COUNT_LAWS)
         raise ValueError(
             f"TableGibbs cannot update {rv.name!r}, which follows {op}: it updates Multinomial, "
             f"DirichletMultinomial, {known} variables"
         )
-    if isinstance(op, SPLIT):
+    if isinstance(op, WITH_TOTAL):
         check_trials(reading, rv)
     _ = [counts_shape(v) for v in rvs]
     releases = releases_of_table(reading, rvs)

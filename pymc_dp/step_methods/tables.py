@@ -21,7 +21,7 @@ from pymc_dp.reading.model import Reading, mechanism_of, release_statistic
 from pymc_dp.step_methods.base import DPStep, point_function, unusable, updated_by
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 from pymc_dp.step_methods.table_entries import (
-    SPLIT,
+    WITH_TOTAL,
     CellEntries,
     coefficients,
     counts_shape,
@@ -152,7 +152,7 @@ class TableGibbs(TableStep):
 
     def _read(self, reading, rvs, point):
         table = make_table(reading, rvs, point)
-        hold_parts(self, reading, rvs)
+        hold_parts(self, rvs, releases_of_table(reading, rvs))
         # Compiled once, before the chains' processes start.
         table.update(np.random.default_rng(0), point)
         return table
@@ -280,12 +280,14 @@ def _counts(table: Table, point) -> np.ndarray:
     return np.concatenate([np.ravel(point[name]).astype("float64") for name in table.names])
 
 
-def hold_parts(step: DPStep, reading: Reading, rvs: Sequence[TensorVariable]) -> None:
+def hold_parts(
+    step: DPStep, rvs: Sequence[TensorVariable], released: Sequence[TensorVariable]
+) -> None:
     """Remember data in the coefficients of counts in their releases; see `DPStep.hold`."""
-    for statistic in map(release_statistic, releases_of_table(reading, rvs)):
+    names = "' and '".join(str(rv.name) for rv in rvs)
+    for statistic in map(release_statistic, released):
         if data := public_data([statistic]):
-            names = [str(reading.model.rvs_to_values[rv].name) for rv in rvs]
-            step.hold("' and '".join(names), data, partial(coefficients, statistic, rvs))
+            step.hold(names, data, partial(coefficients, statistic, rvs))
 
 
 def released_sums(reading: Reading, release, constant) -> TensorVariable:
@@ -314,7 +316,7 @@ def _table(
         columns.append(released_sums(reading, release, constant))
     released = pt.concatenate(columns, axis=1)
     parameters = op.dist_params(rv.owner)
-    if isinstance(op, SPLIT):
+    if isinstance(op, WITH_TOTAL):
         block = shape[-1]
         n, p = parameters
         totals = pt.broadcast_to(n, shape[:-1]).astype("float64").ravel()

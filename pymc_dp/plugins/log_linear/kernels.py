@@ -41,6 +41,7 @@ from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from pymc_dp.kernels import jit, part
 from pymc_dp.kernels.counts.exchanges import log_rising
+from pymc_dp.kernels.draws.lines import make_line_draw
 from pymc_dp.kernels.draws.listed import draw_listed
 
 _LISTED = 16  # a line of so few values is listed
@@ -202,7 +203,7 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
 
     @part
     def log_density(k, counts, cells, steps, layout, weights, integrated, release):
-        """Log density k steps along a direction."""
+        """Log density k steps along a direction; k is a float."""
         total, first = 0.0, counts.size - release.z.size
         for i in range(cells.size):
             cell = cells[i]
@@ -211,37 +212,21 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
                 total += layout.sign[cell] * log_weight(count, weights[cell], integrated)
             else:
                 m = cell - first
-                total += log_noise(
-                    release.z[m], float(count), *to_fixed_tuple(release.noise[m], width)
-                )
+                total += log_noise(release.z[m], count, *to_fixed_tuple(release.noise[m], width))
         return total
+
+    draw_line = make_line_draw(log_density)
 
     @part
     def draw_steps(rng, low, high, guess, values, *line):
         """Draw k on low, ..., high, among which is 0; `guess` is about the width of its law."""
         if high - low < values.size:
             for i in range(high - low + 1):
-                values[i] = log_density(low + i, *line)
+                values[i] = log_density(float(low + i), *line)
             drawn = draw_listed(rng, values[: high - low + 1])
             return 0 if drawn < 0 else low + drawn
-        level = log_density(0, *line) + math.log(1.0 - rng.random())
-        if not level > -math.inf:
-            return 0
-        left = -int(rng.random() * guess)
-        right = left + guess - 1
-        while left > low and log_density(left, *line) > level:
-            left -= guess
-        while right < high and log_density(right + 1, *line) > level:
-            right += guess
-        left, right = max(left, low), min(right, high)
-        while True:
-            k = left + int(rng.random() * (right - left + 1))
-            if k == 0 or log_density(k, *line) > level:
-                return k
-            if k < 0:
-                left = k + 1
-            else:
-                right = k - 1
+        k = draw_line(rng, float(low), float(high), float(guess), *line)
+        return 0 if math.isnan(k) else int(k)
 
     @part
     def move(rng, counts, cells, steps, values, layout, weights, integrated, release):

@@ -217,15 +217,16 @@ class CliqueGibbs(DPStep):
             f"number of rows, the noise and the units of the releases"
         )
 
+    def _totals(self, release: Release) -> list[tuple[float, float]]:
+        """Return the noisy total of each margin, and about its standard deviation."""
+        parts = np.split(release.z, np.cumsum([np.prod(s, dtype=int) for s in self._shapes])[:-1])
+        return [(z.sum(), w * z.size**0.5) for z, w in zip(parts, self._widths, strict=True)]
+
     def _compare_totals(self, n: int, release: Release) -> None:
         """Warn where a margin's noisy total is far from the number of rows."""
-        at = 0
-        for columns, shape, width, unbiased in zip(
-            self._margins, self._shapes, self._widths, self._unbiased, strict=True
+        for columns, (total, sd), unbiased in zip(
+            self._margins, self._totals(release), self._unbiased, strict=True
         ):
-            size = int(np.prod(shape))
-            total, sd = release.z[at : at + size].sum(), width * size**0.5
-            at += size
             if unbiased and abs(total - n) > _FAR * sd:
                 _log.warning(
                     "%r: the noisy counts of %s sum to %.0f, with a standard deviation of about "
@@ -235,12 +236,10 @@ class CliqueGibbs(DPStep):
 
     def _rows_near(self, release: Release) -> int:
         """Return the total with the least noise; the number of the point where it cannot be."""
-        parts = np.split(release.z, np.cumsum([np.prod(s, dtype=int) for s in self._shapes])[:-1])
-        totals = [(z.size * w**2, z.sum()) for z, w in zip(parts, self._widths, strict=True)]
-        now = int(totals[0][1])
-        known = [total for total in totals[1:] if np.isfinite(total[1])]  # all cells are published
-        n = max(0, round(min(known)[1])) if known else now
-        return n if self._noise(0.0, float(n), *release.noise[0]) > -np.inf else now
+        (now, _), *totals = self._totals(release)
+        known = [(sd, total) for total, sd in totals if np.isfinite(total)]  # all is published
+        n = max(0, round(min(known)[1])) if known else int(now)
+        return n if self._noise(0.0, float(n), *release.noise[0]) > -np.inf else int(now)
 
     def _is_possible(self, tables: np.ndarray, release: Release) -> bool:
         counts = extend(tables, self._layout)[-release.z.size :]

@@ -279,12 +279,10 @@ def sweep(rng, y, weights, rows, noise):
     widest = 1.0
     for m in range(noise.z.size):
         widest = max(widest, _RESETTLED / math.sqrt(noise.tau[m] + 0.5 * noise.lam[m] ** 2))
-    for i in range(rows.begin.size):
-        r = rows.begin[i]
-        if (
-            i % _EVERY == 0
-            and rows.below_first[rows.first[r]] < rows.below_first[rows.first[r + 1]]
-        ):
+    for turn in range(rows.begin.size):
+        r = rows.begin[turn]
+        is_split = rows.below_first[rows.first[r]] < rows.below_first[rows.first[r + 1]]
+        if is_split and turn % _EVERY == 0:
             a = rng.integers(rows.first[r], rows.first[r + 1])
             b = rng.integers(rows.first[r], rows.first[r + 1])
             k = int(widest ** rng.random())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.substitution import substitute
-from pymc_dp.graphs.values import known_value, nearest_rvs, public_data
+from pymc_dp.graphs.values import known_value, nearest_rvs
 from pymc_dp.kernels.draws.log_concave import TINY
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.plugins.multinomial_trees.kernels import Noise, Rows, Weights, sweep
@@ -34,15 +33,14 @@ from pymc_dp.step_methods.base import (
 )
 from pymc_dp.step_methods.registry import STEPS, exact_draw
 from pymc_dp.step_methods.table_entries import (
-    SPLIT,
+    WITH_TOTAL,
     check_trials,
-    coefficients,
     counts_shape,
     empty_counts,
     read_sums,
     trials_of,
 )
-from pymc_dp.step_methods.tables import TableStep, released_sums, restore_totals
+from pymc_dp.step_methods.tables import TableStep, hold_parts, released_sums, restore_totals
 
 _log = logging.getLogger("pymc.dp")
 
@@ -133,10 +131,10 @@ class TreeGibbs(TableStep):
     @classmethod
     def draws_exactly(cls, reading, rv):
         """See `registry.exact_draw`."""
-        is_split = isinstance(rv.owner.op, SPLIT | PoissonRV) and any(
-            isinstance(getattr(c.owner, "op", None), SPLIT) for c in children(reading, rv)
+        is_split = isinstance(rv.owner.op, WITH_TOTAL | PoissonRV) and any(
+            isinstance(getattr(c.owner, "op", None), WITH_TOTAL) for c in children(reading, rv)
         )
-        if not is_split and not (isinstance(rv.owner.op, SPLIT) and trials_of(rv)):
+        if not is_split and not (isinstance(rv.owner.op, WITH_TOTAL) and trials_of(rv)):
             return ()
         read_entries(reading, rv)
         return tuple(split.rv for split in read_tree(reading, rv))
@@ -162,10 +160,7 @@ class TreeGibbs(TableStep):
         splits = read_tree(reading, rvs[0])
         releases = read_entries(reading, rvs[0])[0]
         self._hold_whole(releases)
-        for statistic in map(release_statistic, releases):
-            if data := public_data([statistic]):
-                names = "' and '".join(str(v.name) for v in rvs)
-                self.hold(names, data, partial(coefficients, statistic, rvs))
+        hold_parts(self, rvs, releases)
         integrated = [p for v in rvs if (p := conjugate(reading, v)) in self.model_rvs]
         return make_tree(reading, splits, integrated)
 
@@ -288,13 +283,13 @@ class Tree(NamedTuple):
 def read_tree(reading: Reading, rv: TensorVariable) -> list[Split]:
     """Return the tree that a variable is in, each variable after the one above it."""
     first = rv
-    while isinstance(first.owner.op, SPLIT) and (above := trials_of(first)):
+    while isinstance(first.owner.op, WITH_TOTAL) and (above := trials_of(first)):
         if len(above) > 1:
             raise Declined(f"the numbers of trials of {first.name!r} are of several variables")
         if above[0] in reading.model.observed_RVs:
             check_trials(reading, first)
         first = above[0]
-    if not isinstance(first.owner.op, SPLIT | PoissonRV):
+    if not isinstance(first.owner.op, WITH_TOTAL | PoissonRV):
         raise Declined(
             f"{first.name!r}, the first of the tree, is no Multinomial, DirichletMultinomial or "
             f"Poisson"
@@ -308,7 +303,7 @@ def read_tree(reading: Reading, rv: TensorVariable) -> list[Split]:
             op = getattr(child.owner, "op", None)
             if isinstance(op, PrivateReleaseRV):
                 continue
-            if not isinstance(op, SPLIT):
+            if not isinstance(op, WITH_TOTAL):
                 raise Declined(f"{child.name!r}, which is no release, depends on it")
             n, p = op.dist_params(child.owner)
             if split.rv in nearest_rvs([p]):
@@ -407,7 +402,7 @@ def make_tree(reading: Reading, splits: list[Split], integrated: Sequence[Tensor
         else:
             draws.append(None)
         theta.append(pt.broadcast_to(p, shape).astype("float64"))
-    if isinstance(rvs[0].owner.op, SPLIT):
+    if isinstance(rvs[0].owner.op, WITH_TOTAL):
         n = rvs[0].owner.op.dist_params(rvs[0].owner)[0]
         first = pt.broadcast_to(n, shapes[0][:-1]).astype("float64").ravel()
     read = point_function(model, [pt.concatenate(sums, axis=1), first, *theta])

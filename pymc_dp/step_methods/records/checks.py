@@ -27,7 +27,7 @@ from pymc_dp.reading.record_sums import RecordSumsRV
 from pymc_dp.reading.records import check_axes
 from pymc_dp.reading.sums import is_rowwise
 from pymc_dp.step_methods.registry import no_exact_draw
-from pymc_dp.step_methods.table_entries import SPLIT, trials_of
+from pymc_dp.step_methods.table_entries import WITH_TOTAL, trials_of
 
 
 def checked_blocks(
@@ -57,7 +57,7 @@ def _check_records(reading: Reading, rv) -> None:
             f"{rv.owner.op}, not a batch of records: write shape=(n, ...) with the records on the "
             f"first axis"
         )
-    split = trials_of(rv) if isinstance(rv.owner.op, SPLIT) else []
+    split = trials_of(rv) if isinstance(rv.owner.op, WITH_TOTAL) else []
     if split := [v for v in split if v in reading.model.free_RVs]:
         raise ValueError(
             f"RecordMetropolis cannot update {rv.name!r}: it splits the counts of "
