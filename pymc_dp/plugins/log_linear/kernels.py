@@ -48,6 +48,7 @@ _LISTED = 16  # a line of so few values is listed
 _EVERY = 6  # move is one that resettles people
 _COMING = 0.25  # of the others let people come or go, where n varies
 _RESETTLED = 2.0  # how many at most, in widths of the noise
+_MOST_RESETTLED = 1000.0  # one after the other; lines move more
 
 
 class Release(NamedTuple):
@@ -311,7 +312,8 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
         cells, steps = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
         values, model = np.empty(_LISTED), (layout, weights, integrated, release)
         change = np.zeros(counts.size, dtype=np.int64)
-        largest = max(1.0, min(_RESETTLED * release.spread.max(), float(tables.sum())))
+        widest = min(_RESETTLED * release.spread.max(), _MOST_RESETTLED)
+        largest = max(1.0, min(widest, float(tables.sum())))
         for line in range(lines):
             draw_row(rng, row, layout, law)
             draw_row(rng, other, layout, law)

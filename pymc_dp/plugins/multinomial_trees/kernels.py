@@ -34,6 +34,7 @@ from pymc_dp.kernels.draws.lines import make_line_draw
 
 _EVERY = 2  # line from counts that are split further is a move that resettles people
 _RESETTLED = 2.0  # how many at most, in standard deviations of the noise
+_MOST_RESETTLED = 1000.0  # one after the other; lines move more
 
 
 class Rows(NamedTuple):
@@ -285,7 +286,7 @@ def sweep(rng, y, weights, rows, noise):
         if is_split and turn % _EVERY == 0:
             a = rng.integers(rows.first[r], rows.first[r + 1])
             b = rng.integers(rows.first[r], rows.first[r + 1])
-            k = int(widest ** rng.random())
+            k = int(min(widest, _MOST_RESETTLED) ** rng.random())
             _resettle(rng, a, b, k, rows, values, weights, noise, path, changes)
             continue
         size = _follow(
