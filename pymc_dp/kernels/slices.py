@@ -256,7 +256,8 @@ def advance(
                 sweep(rng, density, noise, q, inputs, levels, anew, mixed, tuned, adapt, forth)
             proposed = call(correction, q, unused) if inner else 0.0
             lost += proposed != proposed
-            if proposed >= current or rng.random() < math.exp(proposed - current):
+            lead_on = current != current and proposed == proposed
+            if lead_on or proposed >= current or rng.random() < math.exp(proposed - current):
                 current = proposed
                 accepted += 1
             else:

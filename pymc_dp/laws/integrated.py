@@ -43,6 +43,11 @@ class Integrated(ABC):
     by_entry: ClassVar[bool] = False
     by_inversion: ClassVar[bool] = False
 
+    @property
+    def coarse(self) -> Integrated:
+        """A law near this one, for proposals: it takes less time where this one takes long."""
+        return self
+
     @abstractmethod
     def draw(self, rng, *parameters) -> tuple[Any, TensorVariable]:
         """Return the next generator and a draw of the confidential value."""

@@ -20,6 +20,7 @@ from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.ladder.collapse import LEFT_OUT, collapsed, left_out, try_densities
 from pymc_dp.laws import law_names
 from pymc_dp.laws.integrated import IntegratedReleaseRV
+from pymc_dp.laws.moments.latents import RowLatentsRV
 from pymc_dp.laws.parts import refuse_points
 from pymc_dp.mechanisms.release import FeasibleRegression
 from pymc_dp.reading.checks import require_possible
@@ -48,8 +49,8 @@ def density_cost(model: pm.Model) -> Counter[str]:
     shapes = [[n or 1 for n in known_shape(rv)] for rv in model.free_RVs]
     cost = Counter({"entry": sum(map(math.prod, shapes))})
     for rv, shape in zip(model.free_RVs, shapes, strict=True):
-        if isinstance(rv.owner.op, RandomWalkRV | AutoRegressiveRV):
-            continue  # its precision is a band matrix: its entries are all of its cost
+        if isinstance(rv.owner.op, RandomWalkRV | AutoRegressiveRV | RowLatentsRV):
+            continue  # its precision has bands or blocks: its entries are all of its cost
         if getattr(rv.owner.op, "ndim_supp", 0) and rv.dtype.startswith("float"):
             cost["vector"] += math.prod(shape) ** 2  # its precision is a full matrix
         elif shape and nearest_rvs(rv.owner.inputs) and not isinstance(rv.owner.op, NormalRV):
@@ -134,7 +135,8 @@ def _statistics_plan(reading: Reading) -> Plan:
     if choose_steps(statistics):
         raise Declined("variables have steps of their own there")
     columns = max(width(group) for group in record_groups(reading))
-    return nuts_plan(reading, statistics, _STATISTICS, columns**2)
+    of_rows = any(isinstance(rv.owner.op, RowLatentsRV) for rv in statistics.model.free_RVs)
+    return nuts_plan(reading, statistics, _STATISTICS, columns**2, correlated=of_rows)
 
 
 def _records(reading: Reading) -> Plan:

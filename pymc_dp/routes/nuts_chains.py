@@ -15,10 +15,12 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import pymc as pm
 import xarray as xr
+from pymc.distributions.transforms import LogTransform
 from pymc.util import get_random_generator
 from pytensor.compile.mode import get_mode
 from pytensor.gradient import NullTypeGradError
 from pytensor.link.numba.linker import NumbaLinker
+from pytensor.tensor.random.op import RandomVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.interrupts import Handler, between
@@ -117,7 +119,8 @@ def sample_nuts(
         if math.isnan(density(start)[0]):  # this compiles
             _raise_what_is_wrong(model, first)
         sizes = [math.prod(s) for s in shapes.values()]
-        centers = find_centers(_with_budget(density), start, sizes)
+        spreads = np.repeat([_is_spread(model, rv, moved) for rv in moved], sizes)
+        centers = find_centers(_with_budget(density), start, sizes, spreads)
         if centers[0].log_density == -math.inf:
             _raise_no_start(model, first)
         for center in centers:
@@ -227,6 +230,14 @@ def _raise_no_start(model: pm.Model, point: Mapping[str, np.ndarray]) -> NoRetur
 
 def _in_words(chains: Sequence[int]) -> str:
     return f"chain{'s' * (len(chains) > 1)} {', '.join(map(str, chains))}"
+
+
+def _is_spread(model: pm.Model, rv, moved) -> bool:
+    """Whether a positive number is a parameter of the law of a moved vector."""
+    positive = isinstance(model.rvs_to_transforms[rv], LogTransform)
+    vectors = (o for o in moved if o.type.ndim and isinstance(o.owner.op, RandomVariable))
+    above = (nearest_rvs(vector.owner.inputs) for vector in vectors)
+    return positive and not rv.type.ndim and any(rv in parents for parents in above)
 
 
 def _is_stepped(rv) -> bool:

@@ -53,7 +53,11 @@ class Surrogate(Integrated):
 
     names: tuple[str, ...]
     original: Integrated
-    elementwise = True
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        """See `Integrated`: parameters may be those of groups, where the original is no entry's."""
+        return self.original.elementwise
 
     def draw(self, rng, *parameters):
         """See `Integrated.draw`."""
@@ -68,7 +72,8 @@ class Surrogate(Integrated):
         """See `Integrated.logp`."""
         mean, variance = self.mean_variance(*parameters)
         normal = Independent(OneValue("", pt.random.normal, 2))
-        return normal.logp(value, mechanism, mean, pt.sqrt(variance))
+        density = normal.logp(value, mechanism, mean, pt.sqrt(variance))
+        return density if self.elementwise else density.sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +93,7 @@ class Places:
         entry of the term depends on, -1 if none.
     mixed : releases whose noise is Normal given its variances, to the variables of the variances.
     corrections : terms to add to the log density of a surrogate.
+    corrected : the number of entries that a surrogate stands for.
     """
 
     model: pm.Model
@@ -99,6 +105,7 @@ class Places:
     entries: list[list[np.ndarray]]
     mixed: dict[TensorVariable, Any]
     corrections: list[TensorVariable]
+    corrected: int
 
     @property
     def size(self) -> int:
@@ -201,7 +208,7 @@ def layout(reading: Reading) -> Places:
             f"it moves up to {_MOST_PARAMETERS} parameters one by one, and there are {count}, of "
             f"{longest.name!r} alone {sizes[longest]}"
         )
-    if not levels and not anew and not noise_variances and not joint:
+    if not (levels or anew or noise_variances or joint or corrected):
         raise Declined(
             "it is for groups, designs and Laplace noise, and the model has none of them"
         )
@@ -210,30 +217,39 @@ def layout(reading: Reading) -> Places:
     pairs = {model[release]: model[noise] for release, noise in mixed.items()}
     added = [model[name] for name in corrected]
     entries, drawn = list(levels.values()), sum(sizes[rv] for rv in anew)
-    return Places(model, moved, values, ends, drawn, list(terms.values()), entries, pairs, added)
+    surrogates = [rv for rv in model.observed_RVs if _is_surrogate(rv)]
+    count = sum(math.prod(lengths(rv)) for rv in surrogates)
+    return Places(
+        model, moved, values, ends, drawn, list(terms.values()), entries, pairs, added, count
+    )
 
 
 def _surrogates(marginal: Reading) -> tuple[Reading, list[str]]:
     """Replace laws that are known by inversion with Normal surrogates of equal mean and variance.
 
-    The difference of the log densities becomes a Deterministic; return the names of these, too.
+    Other laws become coarse beside them. The difference of the log densities becomes a
+    Deterministic; return the names of these, too.
     """
     model, change = marginal.model, Change()
-    for rv in model.observed_RVs:
-        op = rv.owner.op
-        if isinstance(op, IntegratedReleaseRV) and op.law.by_inversion:
-            value, (mechanism, parameters) = model.rvs_to_values[rv], op.split(rv.owner.inputs)
-            lacking = op.law.logp(value, mechanism, *parameters)
-            law, least = (
-                Surrogate(op.law.names, op.law),
-                _LEAST_VARIANCE * noise_variance(mechanism),
-            )
-            parameters = [*parameters, pt.broadcast_to(least, lengths(rv))]
-            change.replaced[rv] = integrated_release(law, mechanism, *parameters)
-            lacking -= law.logp(value, mechanism, *parameters)
-            change.deterministics[f"{rv.name}_correction"] = lacking.sum()
-    marginal = Reading(rebuilt(marginal, [], change), marginal) if change.replaced else marginal
-    return marginal, list(change.deterministics)
+    integrated = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, IntegratedReleaseRV)]
+    if not any(rv.owner.op.law.by_inversion for rv in integrated):
+        return marginal, []
+    for rv in integrated:
+        original = rv.owner.op.law
+        value, (mechanism, parameters) = model.rvs_to_values[rv], rv.owner.op.split(rv.owner.inputs)
+        law, inputs = original.coarse, parameters
+        if original.by_inversion:
+            least = _LEAST_VARIANCE * noise_variance(mechanism)
+            law = Surrogate(original.names, law)
+            inputs = [*parameters, pt.broadcast_to(least, lengths(rv))]
+        if law is original:
+            continue
+        change.replaced[rv] = integrated_release(law, mechanism, *inputs)
+        lacking = original.logp(value, mechanism, *parameters).sum()
+        change.deterministics[f"{rv.name}_correction"] = (
+            lacking - law.logp(value, mechanism, *inputs).sum()
+        )
+    return Reading(rebuilt(marginal, [], change), marginal), list(change.deterministics)
 
 
 def _mixed(model: pm.Model) -> tuple[pm.Model, dict[str, str]]:
@@ -268,6 +284,10 @@ def _mixed(model: pm.Model) -> tuple[pm.Model, dict[str, str]]:
 
 def _is_joint(law: Integrated | None) -> bool:
     return isinstance(law, NormalStatistics)
+
+
+def _is_surrogate(rv: TensorVariable) -> bool:
+    return isinstance(getattr(rv.owner.op, "law", None), Surrogate)
 
 
 def _has_normal(law: Integrated | None) -> bool:

@@ -39,12 +39,16 @@ from pymc_dp.step_methods.base import in_a_row
 
 _log = logging.getLogger("pymc.dp")
 
-_INNER, _MOST_INNER = 2, 4  # sweeps of the surrogate to a proposal for the exact density
+# Sweeps of the surrogate to a proposal: the more entries by inversion, the longer the exact density
+# takes, and the more sweeps it is worth.
+_MOST_INNER, _ENTRIES = 4, 4  # one more for so many entries
 # Sweeps to a draw of a model without surrogates and with at most `_SHORT` entries.
 _SWEEPS, _SHORT = 4, 1_000
 _STARTS = 100  # points that are tried for a start
 _CHECKED, _SHOWN = 20, 4  # points near the draws of the warm-up; entries of one in a message
 _WINDOWS = 0.1, 0.2, 0.4, 0.7, 1.0  # shares of the warm-up at which the moves are tuned
+_ALONE = 0.4  # share at which a surrogate alone has led to where the data are
+_FEW = 0.4  # share of accepted proposals, below which they become shorter
 _SHORTEST = 5  # sweeps for each parameter, in a window that tunes the moves
 _CLEAR = 0.3  # share of the variance that a bend has to explain
 _ROUNDING = 1e-6  # allowed relative error of a log density
@@ -121,8 +125,8 @@ class SliceChain:
         count, size = int(self.layout.ends[0]), self.layout.size
         straight = np.zeros((count, 3, count))
         tuned = Tuned(np.eye(count), straight, np.ones(count), np.zeros(size), np.ones(size))
-        inner = _INNER if self.layout.corrections else 0
-        state, first, tune = State(self._start(rng), tuned, inner), 0, tune * self.sweeps
+        state, first, tune = State(self._start(rng), tuned, 0), 0, tune * self.sweeps
+        most = min(_MOST_INNER, 1 + self.layout.corrected // _ENTRIES)
         for share in _WINDOWS:
             window = np.empty((int(share * tune) - first, size))
             adapt, accepted = 0.5 if first else 1.0, 0
@@ -130,10 +134,9 @@ class SliceChain:
                 accepted += self._run(rng, state, adapt, 1, window[piece])[0]
             if share < 1.0 and len(window) >= _SHORTEST * (count + 1):
                 state.tuned = _tuned(window, count)
-            if inner and 0.4 * len(window) > accepted:
-                state.inner = max(state.inner // 2, 1)
-            elif inner and 0.7 * len(window) < accepted:
-                state.inner = min(state.inner * 2, _MOST_INNER)
+            if self.layout.corrected and share >= _ALONE:
+                refused = state.inner and accepted < _FEW * len(window)
+                state.inner = max(state.inner // 2, 1) if refused else state.inner or most
             first += len(window)
         self._check_finite(state)
         return state

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 from pymc_dp.graphs.declined import Declined
 
@@ -24,6 +25,7 @@ Density = Callable[[np.ndarray], tuple[float, np.ndarray]]  # the log density an
 
 _ROUNDS, _MOST_ASCENTS = 6, 50  # ascents, and L-BFGS iterations of each
 _WORTH = 1.0  # gain in log mass after which there is one more ascent
+_DEEPEST = 2.0  # by which the logarithm of a spread falls at most
 _FARTHER = 2.0 ** (np.arange(25) / 3.0)  # lengths of jumps, in widths
 _GAIN = 10.0  # in log mass, for which a jump is made
 _LOST = 1e3  # fall of the log density after which longer jumps are tried only if it rises
@@ -53,34 +55,42 @@ class Center(NamedTuple):
     widths: np.ndarray
 
 
-def find_centers(density: Density, start: np.ndarray, sizes: Sequence[int]) -> list[Center]:
+def find_centers(
+    density: Density, start: np.ndarray, sizes: Sequence[int], spreads: np.ndarray | None = None
+) -> list[Center]:
     """Return centers of the density, the best first: several if there are several modes.
 
     Centers with much less mass than the best are traps of the ascent, and left out. The search
-    takes three ascents of up to 50 evaluations of the density each, two or more a variable for each
-    of up to six points on a path, up to six rounds more, and jumps of up to 50 evaluations a
-    variable. A density that raises `SearchOver` ends the search at the best center so far.
+    takes three ascents of up to 50 evaluations of the density each, two or more a variable
+    for each of up to six points on a path, up to six rounds more, and jumps of up to 50 evaluations
+    a variable. A density that raises `SearchOver` ends the search at the best center so far.
 
     Parameters
     ----------
     density : takes a vector, returns the log density and its gradient.
     start : PyMC's initial point.
     sizes : numbers of entries of the variables in the vector; entries of one share a width.
+    spreads : which entries are logarithms of spreads of others. As their funnel would trap an
+        ascent, they fall by `_DEEPEST` at most.
     """
+    lowest = np.full(start.size, -np.inf)
+    if spreads is not None:
+        lowest[spreads] = start[spreads] - _DEEPEST
     jitter = np.random.default_rng(0).uniform(-1.0, 1.0, start.size)
     centers: list[Center] = []
     near = np.ones(start.size)
     best: Center | None = None
-    with suppress(SearchOver):
+    # Threads of BLAS cost more than they give in so few dimensions.
+    with suppress(SearchOver), threadpool_limits(1, "blas"):
         for q in (start, start + jitter, start - jitter):
             first = _center(density, q, sizes, near)
             centers += [first]
-            centers[-1:] = _climb(density, first, sizes, centers[:-1])
+            centers[-1:] = _climb(density, first, sizes, lowest, centers[:-1])
             near = first.widths
         best = max(centers, key=_mass)
         # The ascents are in units of the widths, so that scales do not matter.
         for _ in range(_ROUNDS):
-            [climbed] = _climb(density, best, sizes)
+            [climbed] = _climb(density, best, sizes, lowest)
             ended, best = not _mass(climbed) > _mass(best) + _WORTH, climbed
             if ended and (best := _jump(density, climbed, sizes)) is climbed:
                 break
@@ -95,10 +105,14 @@ def _is_at(center: Center, point: np.ndarray) -> bool:
 
 
 def _climb(
-    density: Density, start: Center, sizes: Sequence[int], known: Sequence[Center] = ()
+    density: Density,
+    start: Center,
+    sizes: Sequence[int],
+    lowest: np.ndarray,
+    known: Sequence[Center] = (),
 ) -> list[Center]:
     """Return the best center on an ascent from one; none if it ends at one that is known."""
-    path, best, near = _ascent(density, start), start, start.widths
+    path, best, near = _ascent(density, start, lowest), start, start.widths
     if path and any(_is_at(known_center, path[-1]) for known_center in known):
         return []
     looked_at = np.linspace(len(path) - 1, 0, _LOOKED_AT).astype(int) if path else ()
@@ -151,7 +165,7 @@ def _until_lost(density: Density, center: Center, points: np.ndarray) -> list[fl
     return log_densities
 
 
-def _ascent(density: Density, center: Center) -> list[np.ndarray]:
+def _ascent(density: Density, center: Center, lowest: np.ndarray) -> list[np.ndarray]:
     """Return the path of an ascent from a center, with L-BFGS in units of its widths."""
     path: list[np.ndarray] = []
 
@@ -162,11 +176,13 @@ def _ascent(density: Density, center: Center) -> list[np.ndarray]:
         return _WALL, np.zeros_like(u)
 
     if np.isfinite(center.log_density):
+        bounds = np.minimum((lowest - center.point) / center.widths, 0.0)
         minimize(
             fall,
             np.zeros(center.point.size),
             jac=True,
             method="L-BFGS-B",
+            bounds=[(low, None) for low in bounds],
             callback=lambda u: path.append(center.point + center.widths * u),
             options={"maxiter": _MOST_ASCENTS, "gtol": 1e-2},
         )

@@ -28,8 +28,10 @@ import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.logprob.abstract import _logprob
 from pymc.logprob.transforms import Transform
+from pytensor.graph.basic import Constant
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.values import known_value
 from pymc_dp.laws.mean_variance import noise_variance
 from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
 
@@ -69,12 +71,40 @@ class Whitened(Transform):
         return -pt.log(pt.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
 
 
+def matvec(matrix, vector) -> TensorVariable:
+    """Multiply; small matrices of several blocks entry by entry, which takes no call for each."""
+    if np.ndim(matrix) == 2:
+        return pt.matvec(matrix, vector)
+    return (matrix * vector[..., None, :]).sum(axis=-1)
+
+
+def solve_lower(root, b: TensorVariable) -> TensorVariable:
+    """Solve for vectors by lower triangular matrices, those of several blocks by substitution."""
+    if np.ndim(root) == 2:
+        return pt.linalg.solve_triangular(root, b, lower=True, b_ndim=1)
+    x: list[TensorVariable] = []
+    for i in range(root.type.shape[-1]):
+        above = (root[..., i, j] * x[j] for j in range(i))
+        x.append((b[..., i] - sum(above, start=0.0)) / root[..., i, i])
+    return pt.stack(x, axis=-1)
+
+
+def _inverse(root: TensorVariable) -> np.ndarray | None:
+    """Return the inverses of the roots of several blocks, where they are numbers."""
+    blocks = isinstance(root, Constant) and root.type.ndim > 2
+    return np.linalg.inv(root.data) if blocks else None
+
+
 def _center(b: TensorVariable, root: TensorVariable) -> TensorVariable:
+    if (inverse := _inverse(root)) is not None:
+        return matvec(inverse.swapaxes(-1, -2) @ inverse, b)
     half = pt.linalg.solve_triangular(root, b, lower=True, b_ndim=1)
     return _solve_transposed(root, half)
 
 
 def _solve_transposed(root: TensorVariable, b: TensorVariable) -> TensorVariable:
+    if (inverse := _inverse(root)) is not None:
+        return matvec(inverse.swapaxes(-1, -2), b)
     return pt.linalg.solve_triangular(pt.matrix_transpose(root), b, lower=False, b_ndim=1)
 
 
@@ -108,6 +138,21 @@ def observed_noise(
     return value.ravel(), variance.ravel()
 
 
+def _weight(release: Linearised, numbers):
+    spread = (release.jacobian**2).sum(axis=-1)
+    return 1.0 / numbers.maximum(release.variance, spread / _MOST_RELATIVE_PRECISION)
+
+
+def _precision(size: int, batch: Sequence[int], releases: Sequence[Linearised], numbers):
+    """Return the inverse of V; `numbers` is numpy or pytensor.tensor."""
+    precision = np.eye(size) + np.zeros((*batch, 1, 1))
+    for release in releases:
+        turned = numbers.swapaxes(release.jacobian, -1, -2)
+        weight = _weight(release, numbers)
+        precision = precision + (turned * weight[..., None, :]) @ release.jacobian
+    return precision
+
+
 def row_latents(
     size: int, alpha: np.ndarray | None = None, releases: Sequence[Linearised] = ()
 ) -> tuple[TensorVariable, Transform | None]:
@@ -124,14 +169,19 @@ def row_latents(
     """
     alpha = np.zeros(0) if alpha is None else alpha
     *batch, count = alpha.shape
-    b, precision = pt.zeros((*batch, size)), pt.eye(size) + pt.zeros((*batch, 1, 1))
+    b, root = pt.zeros((*batch, size)), pt.linalg.cholesky(_precision(size, batch, releases, pt))
     for release in releases:
-        spread = (release.jacobian**2).sum(axis=-1)
-        weight = 1.0 / pt.maximum(release.variance, spread / _MOST_RELATIVE_PRECISION)
         turned = pt.matrix_transpose(release.jacobian)
-        b += pt.matvec(turned, weight * release.target)
-        precision += (turned * weight[..., None, :]) @ release.jacobian
-    inputs = [pt.random.shared_rng(seed=None), b, pt.linalg.cholesky(precision)]
+        b += matvec(turned, _weight(release, pt) * release.target)
+    known = [
+        Linearised(jacobian, release.target, variance)
+        for release in releases
+        if (jacobian := known_value(release.jacobian, fixed=True)) is not None
+        and (variance := known_value(release.variance, fixed=True)) is not None
+    ]
+    if len(known) == len(releases):
+        root = pt.as_tensor(np.linalg.cholesky(_precision(size, batch, known, np)))
+    inputs = [pt.random.shared_rng(seed=None), b, root]
     rng, *whitening = dummies = [v.type() for v in inputs]
     rng, normal = pt.random.normal(size=(*batch, size - count), rng=rng, return_next_rng=True)
     rng, gamma = pt.random.gamma(alpha, scale=1.0, rng=rng, return_next_rng=True)

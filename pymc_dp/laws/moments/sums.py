@@ -21,6 +21,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 from scipy import optimize
 
+from pymc_dp.laws.moments.latents import matvec, solve_lower
 from pymc_dp.mechanisms.arguments import as_float
 
 # The relative difference of E x^4 and (E x)^4, about 6 var(x) / (E x)^2. Below this, rounding
@@ -99,9 +100,9 @@ class ExactLatents:
         put = np.eye(w * w)[np.concatenate([i, np.arange(w)]) * w + [*j, *range(w)]]
         lower = pt.concatenate([below, diagonal], axis=-1) @ put
         lower = lower.reshape((*np.shape(self.n), w, w)) * (self._freedom > 0)[..., None, :]
-        factor = root @ lower
-        center = mean + pt.matvec(root, e) / np.sqrt(np.asarray(self.n)[..., None])
-        return RowSums(center, None, factor @ pt.matrix_transpose(factor))
+        factor = _product(root, lower)
+        center = mean + matvec(root, e) / np.sqrt(np.asarray(self.n)[..., None])
+        return RowSums(center, None, _product(factor, pt.matrix_transpose(factor)))
 
     def split(self, z) -> tuple:
         """Return e, the entries below the diagonal, and the logarithms."""
@@ -110,8 +111,13 @@ class ExactLatents:
 
     def at(self, mean, root, sample_mean, factor) -> TensorVariable:
         """Return the latents of a sample: its mean, and the Cholesky factor of its scatter."""
-        lower = pt.linalg.solve_triangular(root, pt.as_tensor(factor), lower=True)
-        shift = pt.linalg.solve_triangular(root, sample_mean - mean, lower=True, b_ndim=1)
+        factor = pt.as_tensor(factor)
+        if factor.type.ndim == 2:
+            lower = pt.linalg.solve_triangular(root, factor, lower=True)
+        else:
+            columns = [solve_lower(root, factor[..., j]) for j in range(self.width)]
+            lower = pt.stack(columns, axis=-1)
+        shift = solve_lower(root, sample_mean - mean)
         diagonal = pt.diagonal(lower, axis1=-2, axis2=-1)
         log = 2 * np.sqrt(self.alpha) * (pt.log(diagonal) - 0.5 * np.log(2 * self.alpha))
         i, j = self.below
@@ -141,6 +147,13 @@ class ExactLatents:
         moves = np.vstack([first, np.hstack([location, scatter])])
         sums = sample_sums(mean, factor, n) / n
         return sums, moves / np.sqrt(n)
+
+
+def _product(a: TensorVariable, b: TensorVariable) -> TensorVariable:
+    """Multiply matrices, of several blocks by their columns."""
+    if a.type.ndim == 2:
+        return a @ b
+    return pt.stack([matvec(a, b[..., j]) for j in range(b.type.shape[-1])], axis=-1)
 
 
 def sample_sums(mean: np.ndarray, factor: np.ndarray, n: int) -> np.ndarray:

@@ -6,6 +6,9 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply
+from pytensor.graph.rewriting.basic import node_rewriter
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.rewriting.basic import register_specialize
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.ops import Placement
@@ -62,13 +65,14 @@ class ReleaseDensity(KernelCall):
 
     The first `few` nodes are tried first. `plain` says that no number is so small that it needs
     care; compiling is faster then. The gradient of the first output *is* the other outputs of the
-    same node. Second derivatives are not available.
+    same node; where a graph uses none of them, it is compiled without, not `full`. Second
+    derivatives are not available.
     """
 
-    __props__ = ("few", "plain", "each")
+    __props__ = ("few", "plain", "each", "full")
 
-    def __init__(self, few: int, *, plain: bool, each: bool):
-        self.few, self.plain, self.each = few, plain, each
+    def __init__(self, few: int, *, plain: bool, each: bool, full: bool = True):
+        self.few, self.plain, self.each, self.full = few, plain, each, full
 
     def make_node(self, log_weight, h, cut, n, log_number, z, laplace, gaussian):
         """Apply to the nodes, the numbers of records, the release and the noise.
@@ -96,7 +100,7 @@ class ReleaseDensity(KernelCall):
 
     def call(self):
         """See `KernelCall.call`."""
-        few = self.few
+        few, full = self.few, self.full
         if self.each:
 
             def density_of_each(log_weight, h, cut, n, log_number, z, laplace, gaussian):
@@ -110,8 +114,24 @@ class ReleaseDensity(KernelCall):
 
         def density(log_weight, h, cut, n, log_number, z, laplace, gaussian):
             logp, by_z, by_node, by_number = kernel(
-                log_weight, h, cut, few, n.item(), log_number, z[0], laplace[0], gaussian[0]
+                log_weight, h, cut, few, n.item(), log_number, z[0], laplace[0], gaussian[0], full
             )
             return np.asarray(logp), np.full(1, by_z), by_node, by_number
 
         return density
+
+
+@register_specialize
+@node_rewriter([Blockwise, ReleaseDensity])
+def _without_derivatives(fgraph, node):
+    """Compute no derivatives that nothing uses."""
+    op, inputs = node.op, node.inputs
+    core = op.core_op if isinstance(op, Blockwise) else op
+    if type(core) is not ReleaseDensity or core.each or not core.full:
+        return None
+    if any(fgraph.clients[out] for out in node.outputs[1:]):
+        return None
+    value = ReleaseDensity(core.few, plain=core.plain, each=False, full=False)
+    if isinstance(op, Blockwise):
+        return Blockwise(value, signature=op.signature)(*inputs)
+    return value(*inputs)

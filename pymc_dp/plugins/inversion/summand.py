@@ -20,6 +20,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
+from scipy.special import ndtr
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
@@ -43,9 +44,11 @@ SMOOTH_FUNCTIONS: set[type] = {
     ps.Add, ps.Sub, ps.Neg, ps.Mul, ps.Sqr, ps.Exp, ps.Expm1, ps.Identity, ps.Second, ps.Sin,
     ps.Cos, ps.Tanh, ps.ArcTan, ps.math.Sigmoid, ps.math.Softplus, ps.math.Erf,
 }  # fmt: skip
-_QUANTILES = (
-    np.arange(32) + 0.5
-) / 32  # levels of the quantiles that approximate the moments of a record
+# Levels of quantiles, and their shares, that approximate the moments of a record: those of a Normal
+# law at equal distances, so that a bound far out in a tail is met.
+_SCORES = np.linspace(-5.0, 5.0, 48)
+_QUANTILES, _SHARES = ndtr(_SCORES), np.exp(-0.5 * _SCORES**2)
+_SHARES = _SHARES / _SHARES.sum()
 _EXTREMES = (ps.Maximum, ps.Minimum)
 _LOGICAL = (ps.AND, ps.OR, ps.XOR, ps.Invert)
 _SINGULAR_AT_ZERO = (ps.Log, ps.Log2, ps.Log10, ps.Sqrt, ps.Reciprocal)
@@ -145,8 +148,8 @@ class Summand:
             share = 1.0 if part.share is None else part.share[..., 0]
             x = part.law if part.is_atom else _quantiles(part.law)
             h = self.at(pt.broadcast_to(part.clipped(x), (*like.shape, _QUANTILES.size)))
-            mean += share * h.mean(axis=-1)
-            square += share * (h**2).mean(axis=-1)
+            mean += share * (_SHARES * h).sum(axis=-1)
+            square += share * (_SHARES * h**2).sum(axis=-1)
         return mean, square - mean**2
 
     def support_point(self, law, parameters):
@@ -355,7 +358,7 @@ class _Breakpoints:
 
 
 def _quantiles(record: TensorVariable) -> TensorVariable:
-    """Return equally likely values of a variable; NaN where its parameters are invalid."""
+    """Return the `_QUANTILES` of a variable; NaN where its parameters are invalid."""
     try:
         x = pm.icdf(record, _QUANTILES)
     except NotImplementedError:

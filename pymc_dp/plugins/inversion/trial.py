@@ -84,7 +84,7 @@ def require_found(
 
         def density(z) -> float:
             *node_arrays, _ = find(z, *noise_scales)
-            return line(*node_arrays, few, float(n), np.zeros(1), z, *noise_scales)[0]
+            return line(*node_arrays, few, float(n), np.zeros(1), z, *noise_scales, False)[0]
 
         log_mass, values, _, far = find(0.0, *noise_scales)
         log_mass, values = log_mass[few:], values[few:]

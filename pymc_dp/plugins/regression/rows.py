@@ -19,7 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.laws.moments.latents import Linearised, observed_noise, row_latents
+from pymc_dp.laws.moments.latents import Linearised, matvec, observed_noise, row_latents
 from pymc_dp.laws.moments.sums import (
     ExactLatents,
     RowSums,
@@ -135,7 +135,7 @@ class JointRows(SumLaw):
                 value = pt.concatenate([value, [0.0]])[entry]
                 variance = pt.concatenate([variance, [np.inf]])[entry]
             standard = standard.ravel()[blocks] if joint else standard
-            target = value - base + pt.matvec(table, standard)
+            target = value - base + matvec(table, standard)
             linear = [Linearised(pt.as_tensor(table), target, variance)]
         latents, transform = row_latents(blocks.shape[1], alpha, linear)
         z = latents

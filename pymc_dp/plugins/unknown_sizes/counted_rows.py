@@ -23,12 +23,13 @@ from pymc_dp.graphs.draws import each_draw
 from pymc_dp.graphs.shapes import lengths
 from pymc_dp.graphs.values import is_itself, nearest_rvs
 from pymc_dp.laws.integrated import Integrated, in_results, integrated_release
-from pymc_dp.laws.moments.latents import row_latents
-from pymc_dp.laws.moments.sums import ExactLatents, column_products
+from pymc_dp.laws.moments.latents import Linearised, observed_noise, row_latents
+from pymc_dp.laws.moments.sums import ExactLatents, column_products, nearest_sample
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes
 from pymc_dp.plugins.unknown_sizes.density import log_prior
 from pymc_dp.plugins.unknown_sizes.reader import place_of
 from pymc_dp.plugins.unknown_sizes.sizes import by_group, sizes_that_matter
+from pymc_dp.reading.bounds import starting_values
 from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.column_sums import read_release
 from pymc_dp.reading.columns import Link, Rows, columns_of, read_links
@@ -163,14 +164,39 @@ class CountedRows(SumLaw):
             0
         ]
 
+    def _table(self, release: TensorVariable) -> np.ndarray:
+        """Return the coefficients of a release: constants, those of the number, those of sums."""
+        products = [(), _NUMBER, *column_products(len(self.rvs))]
+        return np.array([[p.get(m, 0.0) for m in products] for p in self.entries[release]])
+
+    def _linearised(self, exact: ExactLatents, mean, root) -> list[Linearised]:
+        """Return the releases of sums, linearised in the latents of the number in the middle."""
+        n, model = int(exact.n), self.reading.model
+        summed = [release for release, entries in self.entries.items() if entries]
+        noise = [observed_noise(model, release, mechanism_of(release)) for release in summed]
+        if any(of_one is None for of_one in noise):
+            return []
+        value, variance = map(pt.concatenate, zip(*noise, strict=True))
+        table = np.concatenate([self._table(release) for release in summed])
+        offset, matrix = table[:, 0] + n * table[:, 1], table[:, 2:]
+        start, start_root, z, sd = starting_values([mean, root, value - offset, pt.sqrt(variance)])
+        begin = start, np.sqrt(n - 1.0) * start_root
+        sample = nearest_sample(matrix, z, sd, n, begin)
+        sums, moves = exact.tangent(*sample)
+        jacobian = np.sqrt(n) * matrix @ moves
+        standard = exact.at(mean, root, *sample)
+        target = value - (offset + n * matrix @ sums) + pt.dot(jacobian, standard)
+        return [Linearised(pt.as_tensor(jacobian), target, variance)]
+
     def statistics(self):
         """Keep sums and scatter as latent variables, and sum over the numbers."""
         (sizes, weights), width = self._sizes(), len(self.rvs)
         n, middle = sizes[:, None], int(np.median(sizes))
         exact = ExactLatents(width, middle)
-        latents, transform = row_latents(exact.size, exact.alpha)
         rows = Rows(self.rvs, middle, self.links, (), np.array(middle))
         mean, root = rows.law()
+        linear = self._linearised(exact, mean, root)
+        latents, transform = row_latents(exact.size, exact.alpha, linear)
         sums, (e, _, log) = exact.sums(mean, root, latents), exact.split(latents)
         # Density of sums and scatter for each number, relative to the number in the middle.
         moved = (middle - n) * pt.linalg.solve_triangular(root, mean, lower=True, b_ndim=1)
@@ -182,13 +208,12 @@ class CountedRows(SumLaw):
         first, (i, j) = middle * sums.center, np.triu_indices(width)
         pairs = sums.second[i, j] + (first[i] * first[j]) / n
         moments = pt.concatenate([n, pt.zeros((sizes.size, width)) + first, pairs], axis=1)
-        products = [(), _NUMBER, *column_products(width)]
         change = Change(added={f"{rows.name}_sums_standard": (latents, transform)})
         *earlier, last = (release for release, entries in self.entries.items() if entries)
         values = self.reading.model.rvs_to_values
         statistics = {}
         for release in (*earlier, last):
-            table = np.array([[p.get(m, 0.0) for m in products] for p in self.entries[release]])
+            table = self._table(release)
             statistic = table[:, 0] + moments @ table[:, 1:].T
             statistics[release] = statistic.reshape((sizes.size, *lengths(release)))
         law = OneOfSeveral((str(self.number.name),), tuple(sizes.tolist()))

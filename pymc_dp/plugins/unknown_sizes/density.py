@@ -44,28 +44,63 @@ from pymc_dp.plugins.unknown_sizes.histogram import Histogram
 from pymc_dp.plugins.unknown_sizes.sums import SumsOfRecords
 
 _LOG_NEGLIGIBLE = 20.0  # in log density: numbers this far below the likeliest may be left out
+# Numbers on each side of the likeliest that proposals consider, and how they crowd around it.
+_COARSE, _CROWDED = 16, 2.2
 
 
 class Windows(NamedTuple):
-    """The numbers of records of each group that matter: the first and the last."""
+    """The numbers of records of each group that matter.
+
+    Attributes
+    ----------
+    first, last : the first and the last.
+    likely : about the likeliest; None where it is not known.
+    chosen, times : for each group some of the numbers, and for how many each of them stands; None
+        where all numbers are considered.
+    """
 
     first: np.ndarray
     last: np.ndarray
+    likely: np.ndarray | None = None
+    chosen: np.ndarray | None = None
+    times: np.ndarray | None = None
 
     @property
     def sizes(self) -> np.ndarray:
-        """Consecutive numbers, as many for each group."""
+        """The numbers, as many for each group."""
+        if self.chosen is not None:
+            return self.chosen
         return self.first[:, None] + np.arange((self.last - self.first).max() + 1)
 
     @property
     def within(self) -> np.ndarray:
         """Which of `sizes` are in the window."""
-        return self.sizes <= self.last[:, None]
+        return self.sizes <= self.last[:, None] if self.times is None else self.times > 0
 
     @property
     def wider(self) -> Windows:
         """With the next numbers on both sides."""
         return Windows(np.maximum(self.first - 1, 0), self.last + 1)
+
+    @property
+    def coarse(self) -> Windows:
+        """Some of the numbers, most of them near the likeliest ones."""
+        first, last = self.first[:, None], self.last[:, None]
+        center = (first + last) / 2 if self.likely is None else self.likely[:, None]
+        center = np.clip(center, first, last)
+        apart = np.linspace(-1.0, 1.0, 2 * _COARSE + 1)
+        side = np.where(apart < 0, center - first, last - center)
+        sizes = np.round(center + side * np.sign(apart) * abs(apart) ** _CROWDED).astype(int)
+        # By the trapezoid rule; of equal ones the last counts.
+        between = np.diff(sizes, axis=1) / 2
+        times = np.pad(between, [(0, 0), (1, 0)]) + np.pad(between, [(0, 0), (0, 1)])
+        again = np.pad(np.diff(sizes, axis=1) == 0, [(0, 0), (0, 1)])
+        for k in range(2 * _COARSE):
+            times[:, k + 1] += np.where(again[:, k], times[:, k], 0)
+        used = ~again.all(axis=0)
+        return self._replace(
+            chosen=sizes[:, used], times=np.where(again, 0, np.maximum(times, 0.5))[:, used]
+        )
 
 
 class Part(NamedTuple):
@@ -106,8 +141,13 @@ class OfUnknownSize(Integrated):
     @property
     def by_inversion(self) -> bool:  # type: ignore[override]
         """See `Integrated`."""
-        summed = self.records.summand is not None and self.entries[-1].summed.all()
-        return self.elementwise and bool(summed)
+        return self.records.summand is not None and self._are_first_sums
+
+    @property
+    def coarse(self) -> OfUnknownSize:
+        """See `Integrated`."""
+        of_classes = isinstance(self.records, Histogram)
+        return self if of_classes else replace(self, windows=self.windows.coarse)
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -148,6 +188,16 @@ class OfUnknownSize(Integrated):
             for entries in self.entries
         )
 
+    @property
+    def _are_first_sums(self) -> bool:
+        """Whether each entry has a sum of a group of its own, of which no other sum is released."""
+        *earlier, entries = self.entries
+        summed = np.concatenate([e.group[e.summed] for e in (*earlier, entries)])
+        alone = not np.isin(entries.group, summed[: -entries.group.size]).any()
+        return bool(
+            entries.summed.all() and alone and np.unique(entries.group).size == entries.group.size
+        )
+
     @cached_property
     def numbers(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """The constants and slopes of the entries of each release, for each number of records."""
@@ -165,6 +215,8 @@ class OfUnknownSize(Integrated):
             parameters = [p[rows][:, None] for p in number]
             last = np.minimum(sizes, self.windows.last[rows][:, None])
             total = pt.switch(within, log_prior(self.prior, parameters, pt.constant(last)), -np.inf)
+        if self.windows.times is not None:
+            total = total + np.log(np.maximum(self.windows.times[rows], 1e-300))
         summed = []
         for k, (value, mechanism) in enumerate(releases):
             entries, (constants, slopes) = self.entries[k], self.numbers[k]
@@ -229,19 +281,20 @@ class OfUnknownSize(Integrated):
 
     def mean_variance(self, *parameters):
         """See `Integrated.mean_variance`: of sums, given the releases of their numbers."""
-        number, record, earlier = self.split(parameters)
-        every = np.arange(len(self.windows.first))
-        weights, summed = self.log_weights(every, number, earlier)
-        of_sums = self.elementwise and self.entries[-1].summed.all() and not summed
-        if isinstance(self.records, Histogram) or not of_sums:
+        if isinstance(self.records, Histogram) or not self._are_first_sums:
             raise Declined
-        mean, variance = (m[:, None] for m in self.records.mean_variance(record))
+        number, record, earlier = self.split(parameters)
+        rows = self.entries[-1].group
+        weights, _ = self.log_weights(rows, number, earlier)
+        mean, variance = self.records.mean_variance(record)
+        mean, variance = (m[rows][:, None] for m in (mean, variance))
         constants, slopes = (np.nan_to_num(x, posinf=0, neginf=0) for x in self.numbers[-1])
-        chance, n = pt.special.softmax(weights, axis=-1), self.windows.sizes
+        chance, n = pt.special.softmax(weights, axis=-1), self.windows.sizes[rows]
         means = constants + slopes * n * mean
         total = (chance * means).sum(axis=-1)
         spread = slopes**2 * n * variance + (means - total[:, None]) ** 2
-        return total, (chance * spread).sum(axis=-1)
+        shape = self.entries[-1].shape
+        return total.reshape(shape), (chance * spread).sum(axis=-1).reshape(shape)
 
     def chances(self, value, mechanism, *parameters) -> tuple[Any, TensorVariable]:
         """Return the probability of each number of records given all releases as published.

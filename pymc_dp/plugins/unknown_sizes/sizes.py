@@ -102,7 +102,7 @@ def sizes_that_matter(
             f"more than {most:,} numbers {number.name!r} of the records {records} are possible, "
             f"which are too many to sum over"
         )
-    return windows
+    return windows._replace(likely=begin)
 
 
 def around(function: Callable, start: np.ndarray, most: int) -> Windows | None:

@@ -46,7 +46,7 @@ def test_one_inversion_for_all_numbers(law, numbers, noise):
     nodes = [np.tile(part, 2) for part in (log_weight, h, cut)]
 
     def of(n, lp, z):
-        logp, by_z, *others = sparing_line(*nodes, h.size, n, lp, z, *noise)
+        logp, by_z, *others = sparing_line(*nodes, h.size, n, lp, z, *noise, True)
         return logp, np.full(1, by_z), *others
 
     for z in (mean * (n + special.softmax(lp) @ K), mean * n - 3 * max(noise)):

@@ -460,13 +460,13 @@ def test_few_nodes_where_they_are_enough(n, scale, enough):
     rest = float(n), np.zeros(1), 1.3, 0.0, scale
     both = (np.concatenate(parts) for parts in zip(few, many, strict=True))
     size = few[0].size
-    logp, slope, by_weight, _ = sparing_line(*both, size, *rest)
+    logp, slope, by_weight, _ = sparing_line(*both, size, *rest, True)
     expected = stats.norm.logpdf(1.3, 0, np.sqrt(n + scale**2))
     np.testing.assert_allclose(logp, expected, rtol=0, atol=1e-9)
     np.testing.assert_allclose(slope, -1.3 / (n + scale**2), rtol=1e-8)
     used, unused = (by_weight[:size], by_weight[size:])[:: 1 if enough else -1]
     own = few if enough else many
-    np.testing.assert_array_equal(used, release_line(*own, *rest, TOLERANCE)[2])
+    np.testing.assert_array_equal(used, release_line(*own, *rest, TOLERANCE, True)[2])
     assert not unused.any()
 
 

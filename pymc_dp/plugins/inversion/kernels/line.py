@@ -124,7 +124,8 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
         known number.
     z : released value.
     b, sg : scale of the Laplace part and standard deviation of the Gaussian part of the noise.
-    grad : filled with the derivatives by lw, which add up to the mean number of records.
+    grad : filled with the derivatives by lw, which add up to the mean number of records; of no
+        entry where no derivatives are asked for.
     by_number : filled with the derivatives by lp, which add up to 1.
     used : filled with the tilts of the laws that the density was computed from, NaN for unused.
 
@@ -232,6 +233,7 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
     by_number[:] = 0.0
     if count > 0:
         used[0] = t
+    if count > 0 and grad.size:
         _line_gradient(h - mean, pi, step, terms[2:4, :count], grad)
         if corners:
             _line_gradient(h[atoms] - mean, pi[atoms], step, terms[4:, :count], of_atoms)
@@ -252,24 +254,26 @@ def line(lw, h, dh, tail, n, lp, z, b, sg, grad, by_number, used):
             if part > 1e-12:
                 used[1 + i] = poles[i]
             slope -= poles[i] * part
-            whole = part / -math.expm1(atoms_share[i])
-            _, extra, _ = log_total(lw, h, center, n, lp, poles[i], omega)
-            grad += (n + extra) * whole * pi
-            by_number += whole * omega
-            if corners:
-                at_pole = log_atoms + log_mgf(lw[atoms] - log_atoms, h[atoms], poles[i])
-                _, extra, _ = numbers(lp, at_pole + center * poles[i], omega)
-                whole *= math.exp(atoms_share[i])
-                for a in atoms:
-                    grad[a] -= (n + extra) * whole * math.exp(lw[a] + poles[i] * h[a] - at_pole)
-                by_number -= whole * omega
+            if grad.size:
+                whole = part / -math.expm1(atoms_share[i])
+                _, extra, _ = log_total(lw, h, center, n, lp, poles[i], omega)
+                grad += (n + extra) * whole * pi
+                by_number += whole * omega
+                if corners:
+                    at_pole = log_atoms + log_mgf(lw[atoms] - log_atoms, h[atoms], poles[i])
+                    _, extra, _ = numbers(lp, at_pole + center * poles[i], omega)
+                    whole *= math.exp(atoms_share[i])
+                    for a in atoms:
+                        share = math.exp(lw[a] + poles[i] * h[a] - at_pole)
+                        grad[a] -= (n + extra) * whole * share
+                    by_number -= whole * omega
             error += part * most * np.dot(pi, tail)
     if corners:
         part = math.exp(log_corners - top)
         total += part
         slope += part * slope_corners
         by_number += part * numbers_at_corners
-        for a in range(atoms.size):
+        for a in range(atoms.size if grad.size else 0):
             grad[atoms[a]] += part * at_corners[a]
     if not total > 0.0:
         return math.nan, math.nan, math.inf

@@ -67,24 +67,24 @@ def _few(log_weight, h, cut, few, n, lp, z, b, least):
     return total, grad, slope, by_number
 
 
-@linked(f"Tuple((f8, f8, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, f8, f8, f8)")
-def tiers(log_weight, h, cut, few, n, lp, z, b, sg):
+@linked(f"Tuple((f8, f8, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, f8, f8, f8, b1)")
+def tiers(log_weight, h, cut, few, n, lp, z, b, sg, full):
     """`release_line` by the first `few` nodes if they are accurate enough, else by the other nodes.
 
-    With Laplace noise it is for FEW records or more.
+    With Laplace noise it is for FEW records or more. Derivatives are those of `release_line`.
     """
     grad, rest = np.zeros(log_weight.size), (n, lp, z, b, sg)
-    result = release_line(log_weight[:few], h[:few], cut[:few], *rest, PLAINLY)
+    result = release_line(log_weight[:few], h[:few], cut[:few], *rest, PLAINLY, full)
     if not math.isnan(result[0]):
         grad[:few] = result[2]
     else:
-        result = release_line(log_weight[few:], h[few:], cut[few:], *rest, TOLERANCE)
+        result = release_line(log_weight[few:], h[few:], cut[few:], *rest, TOLERANCE, full)
         grad[few:] = result[2]
     return result[0], result[1], grad, result[3]
 
 
-@linked(f"Tuple((f8, f8, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, f8, f8, f8)")
-def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
+@linked(f"Tuple((f8, f8, {V}, {V}))({V}, {V}, {V}, i8, f8, {V}, f8, f8, f8, b1)")
+def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg, full):
     """`tiers` for any numbers of records.
 
     Numbers below FEW under Laplace noise are computed by `few_records`. Unlikely numbers are left
@@ -99,7 +99,7 @@ def sparing_line(log_weight, h, cut, few, n, lp, z, b, sg):
             begin = min(max(FEW - int(n), first), last)
         if begin < last:
             logp, slope, grad, by_number[begin:last] = tiers(
-                log_weight, h, cut, few, n + begin, lp[begin:last], z, b, sg
+                log_weight, h, cut, few, n + begin, lp[begin:last], z, b, sg, full
             )
         if begin > first:
             log_few, by_node, by_z, of_numbers = _few(
@@ -165,7 +165,7 @@ def _densities_at(log_weight, h, cut, few, n, z, b, sg, places):
     for i in range(places.size):
         k = places[i]
         logp[i], slope[i], grads[i], _ = sparing_line(
-            log_weight, h, cut, few, n + k, np.zeros(1), z[k], b[k], sg[k]
+            log_weight, h, cut, few, n + k, np.zeros(1), z[k], b[k], sg[k], True
         )
     return logp, slope, grads
 

@@ -85,43 +85,52 @@ def gather(log_weight, h, cut):
     mass, tail = np.empty(size), np.empty(size)
     atoms = np.empty(size, dtype=np.int64)
     count = n_atoms = 0
-    top = -math.inf
-    for j in range(size):
-        if log_weight[j] > top:
-            top = log_weight[j]
-    total = 0.0
-    for j in range(size):
-        if log_weight[j] > -math.inf:
-            total += math.exp(log_weight[j] - top)
-    log_total = top + math.log(total) if abs(top) < math.inf else math.nan
+    top, total = -math.inf, 0.0
     for start in range(0, size, RULE):
         end = start + RULE
-        if not log_weight[start:end].max() > -math.inf:
+        most = log_weight[start:end].max()
+        if not most > -math.inf:
             continue
+        of_panel = cut_off = 0.0
+        for j in range(start, end):
+            if log_weight[j] > -math.inf:
+                share = math.exp(log_weight[j] - most)
+                of_panel += share
+                cut_off += share * cut[j]
+        if most > top:
+            total = total * math.exp(top - most) + of_panel
+            top = most
+        else:
+            total += of_panel * math.exp(most - top)
         low, high = h[start:end].min(), h[start:end].max()
         # Just beyond the bound of a clamp, values may be rounded to the other side of it.
-        constant = high - low <= _ROUNDING * max(abs(low), abs(high))
-        spread = 0.0 if constant else (high - low) / _SPAN
-        for j in range(start, end):
-            if not log_weight[j] > -math.inf:
-                continue
-            log_share = log_weight[j] - log_total
-            if constant:
-                for a in range(n_atoms):
-                    if abs(value[atoms[a]] - h[j]) <= _ROUNDING * abs(h[j]):
-                        group[j] = atoms[a]
-            if group[j] >= 0:
-                g = group[j]
-                both = max(mass[g], log_share) + math.log1p(math.exp(-abs(mass[g] - log_share)))
-                tail[g] = tail[g] * math.exp(mass[g] - both) + cut[j] * math.exp(log_share - both)
-                mass[g] = both
-                continue
-            group[j] = count
-            value[count], width[count], mass[count], tail[count] = h[j], spread, log_share, cut[j]
-            if constant:
-                atoms[n_atoms] = count
+        if high - low <= _ROUNDING * max(abs(low), abs(high)):
+            g, log_mass = -1, most + math.log(of_panel)
+            for a in range(n_atoms):
+                if abs(value[atoms[a]] - low) <= _ROUNDING * abs(low):
+                    g = atoms[a]
+            if g < 0:
+                g = count
+                value[g], width[g], mass[g], tail[g] = low, 0.0, -math.inf, 0.0
+                atoms[n_atoms] = g
                 n_atoms += 1
-            count += 1
+                count += 1
+            both = max(mass[g], log_mass) + math.log1p(math.exp(-abs(mass[g] - log_mass)))
+            tail[g] *= math.exp(mass[g] - both)
+            tail[g] += cut_off / of_panel * math.exp(log_mass - both)
+            mass[g] = both
+            for j in range(start, end):
+                if log_weight[j] > -math.inf:
+                    group[j] = g
+            continue
+        for j in range(start, end):
+            if log_weight[j] > -math.inf:
+                group[j] = count
+                value[count], width[count] = h[j], (high - low) / _SPAN
+                mass[count], tail[count] = log_weight[j], cut[j]
+                count += 1
+    log_total = top + math.log(total) if abs(top) < math.inf else math.nan
+    mass -= log_total
     return (
         group, mass[:count], value[:count], width[:count], tail[:count], log_total, n_atoms,
     )  # fmt: skip
@@ -150,9 +159,9 @@ def missed(log_weight, h, used, n, log_total):
     return _resolution(log_weight, h, used) * (1.0 + math.sqrt(n)) + abs(log_total)
 
 
-@linked(f"Tuple((f8, f8, {V}, {V}))({V}, {V}, {V}, f8, {V}, f8, f8, f8, f8)")
-def release_line(log_weight, h, cut, n, lp, z, b, sg, tolerance):
-    """Log density of one sum, and its derivatives by z, by the log weights, and by lp.
+@linked(f"Tuple((f8, f8, {V}, {V}))({V}, {V}, {V}, f8, {V}, f8, f8, f8, f8, b1)")
+def release_line(log_weight, h, cut, n, lp, z, b, sg, tolerance, full):
+    """Log density of one sum; if `full`, its derivatives by z, by the log weights, and by lp.
 
     Parameters
     ----------
@@ -166,9 +175,10 @@ def release_line(log_weight, h, cut, n, lp, z, b, sg, tolerance):
     Two numbers and two vectors; NaN where the relative error may exceed the tolerance.
     """
     group, mass, value, width, tail, log_total, n_atoms = gather(log_weight, h, cut)
-    grad, by_number, used = np.zeros(mass.size), np.zeros(lp.size), np.zeros(3)
-    logp, slope, error = math.nan, 0.0, 0.0
-    if n_atoms == mass.size == 2:
+    two = n_atoms == mass.size == 2
+    grad, by_number = np.zeros(mass.size if full or two else 0), np.zeros(lp.size)
+    logp, slope, error, used = math.nan, 0.0, 0.0, np.zeros(3)
+    if two:
         logp, slope = few_values(mass, value, 0.0, n, lp, z, b, sg, grad, by_number)
     elif mass.size > 0 and np.isfinite(value).all():
         logp, slope, error = line(
@@ -181,4 +191,7 @@ def release_line(log_weight, h, cut, n, lp, z, b, sg, tolerance):
         slope = math.nan
         grad[:] = math.nan
         by_number[:] = math.nan
-    return logp, slope, spread_out(log_weight, log_total, group, mass, grad), by_number
+    by_node = np.zeros(log_weight.size)
+    if full:
+        by_node = spread_out(log_weight, log_total, group, mass, grad)
+    return logp, slope, by_node, by_number
