@@ -6,6 +6,7 @@ out, so that a run that was stopped goes on. Results are kept in `benchmarks/res
 and measures nothing. ``routes [MODEL ...]`` measures every open route, and fits what
 `pymc_dp/routes/costs.json` expects of them. ``first [PAGE ...]`` measures what a user of a how-to
 page waits for before the first posterior, with and without compiled code on disk.
+``growth [KIND ...]`` measures time and memory of eight kinds of models at three sizes.
 ``--against COMMIT`` samples ten rows, or those named, with the package of both states in turn, and
 fails where one is slower by a quarter.
 """
@@ -37,6 +38,10 @@ def main() -> None:
         from benchmarks import first
 
         return first.main(options.rows[1:], explain=options.explain)
+    if options.rows[:1] == ["growth"]:
+        from benchmarks import growth
+
+        return growth.main(options.rows[1:])
     if wrong := [name for name in options.rows if name not in ROWS]:
         parser.error(f"unknown row {wrong[0]!r}: {', '.join(ROWS)}")
     if options.report:

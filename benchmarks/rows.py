@@ -135,10 +135,14 @@ def effects(form, level, spread, shape):
 
 
 def members(rng, groups):
-    """Return sizes of groups, the group of each record, and the matrix that sums them up."""
+    """Return sizes of groups, and the group of each record."""
     sizes = rng.integers(20, 60, groups)
-    group = np.repeat(np.arange(groups), sizes)
-    return sizes, group, np.eye(groups)[group].T
+    return sizes, np.repeat(np.arange(groups), sizes)
+
+
+def summing(group):
+    """Return the matrix that sums up the records of each group."""
+    return np.eye(group.max() + 1)[group].T
 
 
 # Normal records: their means, variances, and clamped sums.
@@ -199,7 +203,7 @@ def clamped(form, n):
 def means(form, J=50):
     """Release noisy means of 50 groups."""
     rng = np.random.default_rng(3)
-    sizes, group, _ = members(rng, J)
+    sizes, group = members(rng, J)
     z = noisy(rng, "Laplace", 0.3, rng.normal(rng.normal(5, 2, J), 3 / np.sqrt(sizes)))
     level, tau, s = pm.Normal("level", 0, 10), pm.HalfNormal("tau", 5), pm.HalfNormal("s", 5)
     sd = s / np.sqrt(sizes)
@@ -219,12 +223,13 @@ def means(form, J=50):
     return publish(form, "Laplace", 0.3, y, z)
 
 
-@row("clipped-means", "level tau s", *BOTH, "non-centred, standard records", draws=(1000, 500),
-     limit=40)  # fmt: skip
+@row("clipped-means", "level tau s", *BOTH, "non-centred, standard records", draws=(400, 500),
+     limit=80)  # fmt: skip
 def clipped(form, J=50):
     """Release noisy means of the clipped records of 50 groups."""
     rng = np.random.default_rng(3)
-    sizes, group, M = members(rng, J)
+    sizes, group = members(rng, J)
+    M = summing(group)
     data = rng.normal(rng.normal(5, 2, J)[group], 3).clip(0, 10)
     z = noisy(rng, "Laplace", 0.3, M @ data / sizes)
     level, tau, s = pm.Normal("level", 0, 10), pm.HalfNormal("tau", 5), pm.HalfNormal("s", 5)
@@ -637,7 +642,8 @@ def walk(form, n=100):
 def shares(form, J=12):
     """Release the numbers of ones of 12 groups."""
     rng = np.random.default_rng(5)
-    sizes, group, M = members(rng, J)
+    sizes, group = members(rng, J)
+    M = summing(group)
     z = rng.binomial(sizes, 1 / (1 + np.exp(-rng.normal(-0.5, 0.8, J))))
     z = noisy(rng, "Geometric", 2.0, z)
     theta = effects(form, pm.Normal("level", 0, 1.5), pm.HalfNormal("tau", 1), J)
@@ -653,7 +659,8 @@ def shares(form, J=12):
 def durations(form, J=12):
     """Release the sums of the Exponential records of 12 groups."""
     rng = np.random.default_rng(6)
-    sizes, group, M = members(rng, J)
+    sizes, group = members(rng, J)
+    M = summing(group)
     z = noisy(rng, "Laplace", 5.0, rng.gamma(sizes, np.exp(rng.normal(0.7, 0.4, J))))
     rate = pt.exp(-effects(form, pm.Normal("level", 0, 1.5), pm.HalfNormal("tau", 1), J))
     if form == OURS:

@@ -157,6 +157,36 @@ def test_a_surrogate(caplog):
     agrees(idata, normalised(posterior), 6.0, **axes)
 
 
+def of_unknown_number():
+    """Two groups of unknown number; their noisy sums are released in another order."""
+    with pm.Model() as model:
+        n = pm.Poisson("n", [14.0, 30.0], shape=2)
+        m, s = pm.Normal("m", 2.0, 1.5), pm.Uniform("s", 1.0, 3.0)
+        total = dp.RecordSums("x", pm.Normal.dist(m, s), n, of=lambda x: x.clip(0, 5), shape=2)
+        dp.PrivateObservation("number", n, dp.GeometricMechanism(3.0), observed=[19, 24])
+        z = pt.stack([total[1], total[0]])
+        dp.PrivateObservation("z", z, dp.LaplaceMechanism(6.0), observed=[70.0, 38.0])
+    return model
+
+
+def test_numbers_that_are_unknown_have_a_coarse_surrogate():
+    places = layout(read(of_unknown_number(), ""))
+    assert places.corrected == 2
+    assert [v.name for v in places.corrections] == ["number_correction", "z_correction"]
+
+
+@pytest.mark.nightly  # half a minute, most of it compiling
+def test_records_of_unknown_number():
+    """Against the exact density on a grid."""
+    model = of_unknown_number()
+    idata = dp.sample(model, **LONG | {"draws": 3_000})
+    density = dp.collapse(model).compile_logp(jacobian=False)
+    m, s = np.linspace(-1.0, 6.0, 43)[:, None], np.linspace(1.0, 3.0, 23)[1:-1]
+    within = np.log((s - 1.0) / (3.0 - s))
+    log = [[density({"m": a[0], "s_interval__": b}) for b in within] for a in m]
+    agrees(idata, normalised(np.array(log)), 6.0, m=m, s=s)
+
+
 X = np.array([[1.0, 0.2], [1.0, -1.0], [1.0, 0.7], [1.0, 2.0], [1.0, -0.4], [1.0, 1.1]])
 
 

@@ -73,6 +73,24 @@ def test_a_narrow_funnel_is_no_center():
         assert np.isfinite(center.log_density)
 
 
+def test_spreads_do_not_fall_into_their_funnel():
+    """Thirty effects of spread exp(q[0]) = .5, each known to .3: without a bound they end equal."""
+    known = np.random.default_rng(3).normal(0.0, 0.5, 30)
+
+    def density(q):
+        spread, z = np.exp(q[0]), q[1:] / np.exp(q[0])
+        gap = (known - q[1:]) / 0.3
+        value = -0.5 * (z @ z + gap @ gap) - z.size * q[0] - 0.5 * spread**2 + q[0]
+        of_log = z @ z - z.size - spread**2 + 1.0
+        return value, np.concatenate([[of_log], -z / spread + gap / 0.3])
+
+    start, sizes = np.concatenate([[0.0], np.zeros(30)]), [1, 30]
+    spreads = np.arange(31) == 0
+    best, *_ = tested.find_centers(density, start, sizes, spreads)
+    assert np.exp(best.point[0]) > 0.1
+    assert np.corrcoef(best.point[1:], known)[0, 1] > 0.9
+
+
 def test_there_is_a_center_in_each_mode():
     """Else all chains would be in one of them, and R-hat have nothing to say."""
 

@@ -284,8 +284,9 @@ class OfUnknownSize(Integrated):
         if isinstance(self.records, Histogram) or not self._are_first_sums:
             raise Declined
         number, record, earlier = self.split(parameters)
-        rows = self.entries[-1].group
-        weights, _ = self.log_weights(rows, number, earlier)
+        every, rows = np.arange(len(self.windows.first)), self.entries[-1].group
+        weights, _ = self.log_weights(every, number, earlier)
+        weights = weights[rows]
         mean, variance = self.records.mean_variance(record)
         mean, variance = (m[rows][:, None] for m in (mean, variance))
         constants, slopes = (np.nan_to_num(x, posinf=0, neginf=0) for x in self.numbers[-1])

@@ -100,3 +100,15 @@ def close(found, expected):
         v if v.size == 1 else v.reshape(2, -1).sum(axis=0) for v in (found, expected)
     )
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("noise", [(9.0, 0.0), (0.0, 12.0)], ids=str)
+@pytest.mark.parametrize("law", LAWS)
+def test_the_density_is_the_same_without_derivatives(law, noise):
+    (log_weight, h), (n, lp) = LAWS[law], next(iter(NUMBERS.values()))
+    log_weight = log_weight - special.logsumexp(log_weight)
+    nodes = [np.tile(part, 2) for part in (log_weight, h, np.zeros(h.size))]
+    z = n * np.exp(log_weight) @ h
+    full, value = (sparing_line(*nodes, h.size, n, lp, z, *noise, which) for which in (True, False))
+    assert value[:2] == full[:2]
+    assert not value[2].any()

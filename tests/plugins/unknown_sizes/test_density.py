@@ -5,10 +5,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pytensor.graph.replace import graph_replace
 from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.plugins.unknown_sizes.density import Windows
 from tests.agreement import follows, same_law, values_follow
 from tests.models import route_table
 
@@ -367,3 +369,40 @@ def test_collapse_says_what_its_density_leaves_out(total, says, caplog):
         dp.PrivateObservation("sum", x.sum(), dp.GaussianMechanism(2.0), observed=total)
     dp.collapse(model)
     assert ("near the mode of the density other numbers matter" in caplog.text) == says
+
+
+def test_the_moments_of_sums_in_another_order():
+    """Given the noisy numbers; entries are not in the order of the groups."""
+    with pm.Model() as model:
+        n = pm.Poisson("n", 40.0, shape=2)
+        law = pm.Normal.dist(pm.Normal("mu", shape=2), 2.0)
+        total = dp.RecordSums("x", law, n, of=lambda x: x.clip(-1, 3), shape=2)
+        dp.PrivateObservation("number", n, GEOMETRIC(2.0), observed=[35, 44])
+        z = pt.stack([2.0 * total[1] + 5.0, total[0]])
+        dp.PrivateObservation("z", z, LAPLACE(8.0), observed=[90.0, 30.0])
+    op = (marginal := dp.collapse(model))["z"].owner.op
+    assert op.law.by_inversion
+    _, parameters = op.split(marginal["z"].owner.inputs)
+    fixed = {marginal["mu"]: np.array([0.4, 1.5]), marginal["number"]: np.array([35, 44])}
+    at = graph_replace(parameters, {v: pt.constant(x) for v, x in fixed.items()}, strict=False)
+    _, draw = op.law.draw(pt.random.shared_rng(seed=1), *at)
+    draws = pm.draw(draw, 20_000, random_seed=1)
+    for law in (op.law, op.law.coarse):
+        mean, variance = pm.draw(law.mean_variance(*at))
+        assert abs(mean - draws.mean(axis=0)).max() < 0.5  # of 90 and 30
+        np.testing.assert_allclose(variance, draws.var(axis=0), rtol=0.06)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "likely"), [(12, 150, 60), (0, 90, 7), (3, 3, 3), (0, 1, 9)]
+)
+def test_few_numbers_stand_for_all(first, last, likely):
+    """By the trapezoid rule: sums of what is smooth stay, and most numbers are near the likely."""
+    windows = Windows(*(np.array([v]) for v in (first, last)), np.array([float(likely)])).coarse
+    [sizes], [times] = windows.sizes, windows.times
+    assert sizes.min() == first
+    assert sizes.max() == last
+    if last - first > 10:
+        assert times.sum() == pytest.approx(last - first, abs=1.0)
+        assert (times * sizes).sum() == pytest.approx((last**2 - first**2) / 2, rel=1e-3)
+        assert np.sum((abs(sizes - likely) < 12) & (times > 0)) > 10
