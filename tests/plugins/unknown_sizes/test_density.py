@@ -9,6 +9,8 @@ from scipy import special, stats
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.plugins.unknown_sizes.density import Windows
+from pymc_dp.reading.bounds import starting_values
 from tests.agreement import follows, same_law, values_follow
 from tests.models import route_table
 
@@ -367,3 +369,62 @@ def test_collapse_says_what_its_density_leaves_out(total, says, caplog):
         dp.PrivateObservation("sum", x.sum(), dp.GaussianMechanism(2.0), observed=total)
     dp.collapse(model)
     assert ("near the mode of the density other numbers matter" in caplog.text) == says
+
+
+@pytest.mark.parametrize("likely", [None, np.array([-3.0, 30.0, 180.0])])
+def test_some_numbers_stand_for_all(likely):
+    every = Windows(np.array([0, 7, 100]), np.array([60, 7, 260]), likely)
+    some = every.coarse
+    assert some.sizes.shape[1] < every.sizes.shape[1]
+    for function in (lambda n: 1.0 + 0 * n, lambda n: 2.0 + 3.0 * n):
+        exact = (every.within * function(every.sizes)).sum(axis=1)
+        np.testing.assert_allclose((some.times * function(some.sizes)).sum(axis=1), exact)
+    few = Windows(np.array([0]), np.array([5]))
+    assert few.coarse is few
+
+
+def clipped_sums(release):
+    """Two groups of clipped records; `release` takes their numbers and sums."""
+    with pm.Model() as model:
+        mu, n = pm.Normal("mu"), pm.Poisson("n", np.array([60.0, 150.0]), shape=2)
+        sums = [pt.clip(pm.Normal(f"x{j}", mu + j, 1.0, shape=n[j]), 0, 3).sum() for j in range(2)]
+        release(n, sums)
+    return dp.collapse(model, "marginal")
+
+
+def law_of(model, name):
+    op, inputs = model[name].owner.op, model[name].owner.inputs
+    return op.law, *op.split(inputs)
+
+
+def test_moments_of_sums_in_another_order():
+    found = {}
+    for order in ([0, 1], [1, 0]):
+
+        def release(n, sums, order=order):
+            dp.PrivateObservation("count", n, LAPLACE(9.0), observed=[50.0, 150.0])
+            ordered, z = pt.stack([sums[j] for j in order]), np.array([30.0, 220.0])[order]
+            dp.PrivateObservation("z", ordered, LAPLACE(4.0), observed=z)
+
+        law, _, parameters = law_of(clipped_sums(release), "z")
+        exact = np.array(starting_values(law.mean_variance(*parameters)))
+        coarse = starting_values(law.coarse.mean_variance(*parameters))
+        np.testing.assert_allclose(coarse, exact, rtol=0.05)
+        found[order[0]] = exact
+    np.testing.assert_allclose(found[1], found[0][:, ::-1])
+
+
+def test_a_density_by_inversion_is_not_thinned():
+    """It takes consecutive numbers."""
+
+    def release(n, sums):
+        dp.PrivateObservation("z0", sums[0], LAPLACE(4.0), observed=30.0)
+        both = pt.stack([1.0 * n[0], sums[1]])
+        dp.PrivateObservation("z1", both, LAPLACE(4.0), observed=[60.0, 220.0])
+
+    model = clipped_sums(release)
+    first, last = (law_of(model, name)[0] for name in ("z0", "z1"))
+    assert first.by_inversion
+    assert first.coarse is not first
+    assert not last.by_inversion
+    assert last.coarse is last
