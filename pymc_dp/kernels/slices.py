@@ -229,7 +229,8 @@ def advance(
     A step is a sweep. With `inner` > 0 a step is one proposal that consists of `inner` sweeps, and
     is accepted for the density times exp(correction): the surrogate transition method (Liu, 2001).
     All sweeps of a step go in one order, forth or back at random, which makes the step reversible.
-    A step is lost where the correction is NaN.
+    A step is lost where the correction is NaN. The surrogate alone may lead to such a point: from
+    there each step to another one is accepted.
 
     Parameters
     ----------

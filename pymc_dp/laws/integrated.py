@@ -34,7 +34,8 @@ class Integrated(ABC):
     ----------
     names : names of the statistics that `recover` draws.
     elementwise : whether `logp` is elementwise: each entry of the release has a density.
-    by_inversion : whether each entry is a sum by inversion, which is slow.
+    by_inversion : whether each entry is a sum by inversion, which is slow, and the first of its
+        group, so that its mean and variance are known: proposals take it for Normal.
     by_entry : whether the statistics that `recover` draws have the shape of the release.
     """
 

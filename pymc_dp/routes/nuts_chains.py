@@ -233,7 +233,7 @@ def _in_words(chains: Sequence[int]) -> str:
 
 
 def _is_spread(model: pm.Model, rv, moved) -> bool:
-    """Whether a positive number is a parameter of the law of a moved vector."""
+    """Whether a variable is a positive parameter of the law of a moved vector."""
     positive = isinstance(model.rvs_to_transforms[rv], LogTransform)
     vectors = (o for o in moved if o.type.ndim and isinstance(o.owner.op, RandomVariable))
     above = (nearest_rvs(vector.owner.inputs) for vector in vectors)

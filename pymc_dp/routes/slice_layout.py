@@ -93,7 +93,7 @@ class Places:
         entry of the term depends on, -1 if none.
     mixed : releases whose noise is Normal given its variances, to the variables of the variances.
     corrections : terms to add to the log density of a surrogate.
-    corrected : the number of entries that a surrogate stands for.
+    inverted : the number of entries that a surrogate stands for.
     """
 
     model: pm.Model
@@ -105,7 +105,7 @@ class Places:
     entries: list[list[np.ndarray]]
     mixed: dict[TensorVariable, Any]
     corrections: list[TensorVariable]
-    corrected: int
+    inverted: int
 
     @property
     def size(self) -> int:
@@ -217,10 +217,9 @@ def layout(reading: Reading) -> Places:
     pairs = {model[release]: model[noise] for release, noise in mixed.items()}
     added = [model[name] for name in corrected]
     entries, drawn = list(levels.values()), sum(sizes[rv] for rv in anew)
-    surrogates = [rv for rv in model.observed_RVs if _is_surrogate(rv)]
-    count = sum(math.prod(lengths(rv)) for rv in surrogates)
+    inverted = sum(math.prod(lengths(rv)) for rv in model.observed_RVs if _is_surrogate(rv))
     return Places(
-        model, moved, values, ends, drawn, list(terms.values()), entries, pairs, added, count
+        model, moved, values, ends, drawn, list(terms.values()), entries, pairs, added, inverted
     )
 
 

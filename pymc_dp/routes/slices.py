@@ -47,7 +47,7 @@ _SWEEPS, _SHORT = 4, 1_000
 _STARTS = 100  # points that are tried for a start
 _CHECKED, _SHOWN = 20, 4  # points near the draws of the warm-up; entries of one in a message
 _WINDOWS = 0.1, 0.2, 0.4, 0.7, 1.0  # shares of the warm-up at which the moves are tuned
-_ALONE = 0.4  # share at which a surrogate alone has led to where the data are
+_ALONE = 0.4  # share of the warm-up that runs on the surrogate alone, without its correction
 _FEW = 0.4  # share of accepted proposals, below which they become shorter
 _SHORTEST = 5  # sweeps for each parameter, in a window that tunes the moves
 _CLEAR = 0.3  # share of the variance that a bend has to explain
@@ -126,7 +126,7 @@ class SliceChain:
         straight = np.zeros((count, 3, count))
         tuned = Tuned(np.eye(count), straight, np.ones(count), np.zeros(size), np.ones(size))
         state, first, tune = State(self._start(rng), tuned, 0), 0, tune * self.sweeps
-        most = min(_MOST_INNER, 1 + self.layout.corrected // _ENTRIES)
+        most = min(_MOST_INNER, 1 + self.layout.inverted // _ENTRIES)
         for share in _WINDOWS:
             window = np.empty((int(share * tune) - first, size))
             adapt, accepted = 0.5 if first else 1.0, 0
@@ -134,7 +134,7 @@ class SliceChain:
                 accepted += self._run(rng, state, adapt, 1, window[piece])[0]
             if share < 1.0 and len(window) >= _SHORTEST * (count + 1):
                 state.tuned = _tuned(window, count)
-            if self.layout.corrected and share >= _ALONE:
+            if self.layout.inverted and share >= _ALONE:
                 refused = state.inner and accepted < _FEW * len(window)
                 state.inner = max(state.inner // 2, 1) if refused else state.inner or most
             first += len(window)

@@ -61,17 +61,18 @@ def find_centers(
     """Return centers of the density, the best first: several if there are several modes.
 
     Centers with much less mass than the best are traps of the ascent, and left out. The search
-    takes three ascents of up to 50 evaluations of the density each, two or more a variable
-    for each of up to six points on a path, up to six rounds more, and jumps of up to 50 evaluations
-    a variable. A density that raises `SearchOver` ends the search at the best center so far.
+    takes three ascents of up to 50 evaluations of the density each, two or more a variable for each
+    of up to six points on a path, up to six rounds more, and jumps of up to 50 evaluations a
+    variable. A density that raises `SearchOver` ends the search at the best center so far.
 
     Parameters
     ----------
     density : takes a vector, returns the log density and its gradient.
     start : PyMC's initial point.
     sizes : numbers of entries of the variables in the vector; entries of one share a width.
-    spreads : which entries are logarithms of spreads of others. As their funnel would trap an
-        ascent, they fall by `_DEEPEST` at most.
+    spreads : which entries are logarithms of positive parameters of vectors, spreads mostly. As
+        their funnel would trap an ascent, they fall by `_DEEPEST` at most, and again if the best
+        center is there.
     """
     lowest = np.full(start.size, -np.inf)
     if spreads is not None:
@@ -93,7 +94,9 @@ def find_centers(
             [climbed] = _climb(density, best, sizes, lowest)
             ended, best = not _mass(climbed) > _mass(best) + _WORTH, climbed
             if ended and (best := _jump(density, climbed, sizes)) is climbed:
-                break
+                if not (low := best.point < lowest + best.widths).any():
+                    break
+                lowest[low] -= _DEEPEST
     if best is None:
         best = max(centers, key=_mass, default=Center(start, -np.inf, near))
     elsewhere = [center for center in centers if not _is_at(best, center.point)]

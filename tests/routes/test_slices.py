@@ -171,7 +171,7 @@ def of_unknown_number():
 
 def test_numbers_that_are_unknown_have_a_coarse_surrogate():
     places = layout(read(of_unknown_number(), ""))
-    assert places.corrected == 2
+    assert places.inverted == 2
     assert [v.name for v in places.corrections] == ["number_correction", "z_correction"]
 
 

@@ -37,6 +37,7 @@ from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
 
 # Precision of a release relative to that of the latents: beyond, the Cholesky factor fails.
 _MOST_RELATIVE_PRECISION = 1e10
+_MOST_COLUMNS = 10  # of a small matrix, which is multiplied and solved for without a call
 
 
 class RowLatentsRV(SymbolicRandomVariable):
@@ -71,16 +72,22 @@ class Whitened(Transform):
         return -pt.log(pt.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
 
 
+def are_small_blocks(matrix) -> bool:
+    """Whether a matrix has leading axes and few columns."""
+    *blocks, _, columns = getattr(matrix, "type", matrix).shape
+    return bool(blocks) and columns is not None and columns <= _MOST_COLUMNS
+
+
 def matvec(matrix, vector) -> TensorVariable:
     """Multiply; small matrices of several blocks entry by entry, which takes no call for each."""
-    if np.ndim(matrix) == 2:
+    if not are_small_blocks(matrix):
         return pt.matvec(matrix, vector)
     return (matrix * vector[..., None, :]).sum(axis=-1)
 
 
 def solve_lower(root, b: TensorVariable) -> TensorVariable:
     """Solve for vectors by lower triangular matrices, those of several blocks by substitution."""
-    if np.ndim(root) == 2:
+    if not are_small_blocks(root):
         return pt.linalg.solve_triangular(root, b, lower=True, b_ndim=1)
     x: list[TensorVariable] = []
     for i in range(root.type.shape[-1]):
@@ -91,8 +98,8 @@ def solve_lower(root, b: TensorVariable) -> TensorVariable:
 
 def _inverse(root: TensorVariable) -> np.ndarray | None:
     """Return the inverses of the roots of several blocks, where they are numbers."""
-    blocks = isinstance(root, Constant) and root.type.ndim > 2
-    return np.linalg.inv(root.data) if blocks else None
+    known = isinstance(root, Constant) and are_small_blocks(root)
+    return np.linalg.inv(root.data) if known else None
 
 
 def _center(b: TensorVariable, root: TensorVariable) -> TensorVariable:
@@ -169,7 +176,7 @@ def row_latents(
     """
     alpha = np.zeros(0) if alpha is None else alpha
     *batch, count = alpha.shape
-    b, root = pt.zeros((*batch, size)), pt.linalg.cholesky(_precision(size, batch, releases, pt))
+    b = pt.zeros((*batch, size))
     for release in releases:
         turned = pt.matrix_transpose(release.jacobian)
         b += matvec(turned, _weight(release, pt) * release.target)
@@ -181,6 +188,8 @@ def row_latents(
     ]
     if len(known) == len(releases):
         root = pt.as_tensor(np.linalg.cholesky(_precision(size, batch, known, np)))
+    else:
+        root = pt.linalg.cholesky(_precision(size, batch, releases, pt))
     inputs = [pt.random.shared_rng(seed=None), b, root]
     rng, *whitening = dummies = [v.type() for v in inputs]
     rng, normal = pt.random.normal(size=(*batch, size - count), rng=rng, return_next_rng=True)

@@ -21,7 +21,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 from scipy import optimize
 
-from pymc_dp.laws.moments.latents import matvec, solve_lower
+from pymc_dp.laws.moments.latents import are_small_blocks, matvec, solve_lower
 from pymc_dp.mechanisms.arguments import as_float
 
 # The relative difference of E x^4 and (E x)^4, about 6 var(x) / (E x)^2. Below this, rounding
@@ -112,11 +112,11 @@ class ExactLatents:
     def at(self, mean, root, sample_mean, factor) -> TensorVariable:
         """Return the latents of a sample: its mean, and the Cholesky factor of its scatter."""
         factor = pt.as_tensor(factor)
-        if factor.type.ndim == 2:
-            lower = pt.linalg.solve_triangular(root, factor, lower=True)
-        else:
+        if are_small_blocks(root):
             columns = [solve_lower(root, factor[..., j]) for j in range(self.width)]
             lower = pt.stack(columns, axis=-1)
+        else:
+            lower = pt.linalg.solve_triangular(root, factor, lower=True)
         shift = solve_lower(root, sample_mean - mean)
         diagonal = pt.diagonal(lower, axis1=-2, axis2=-1)
         log = 2 * np.sqrt(self.alpha) * (pt.log(diagonal) - 0.5 * np.log(2 * self.alpha))
@@ -151,7 +151,7 @@ class ExactLatents:
 
 def _product(a: TensorVariable, b: TensorVariable) -> TensorVariable:
     """Multiply matrices, of several blocks by their columns."""
-    if a.type.ndim == 2:
+    if not are_small_blocks(a):
         return a @ b
     return pt.stack([matvec(a, b[..., j]) for j in range(b.type.shape[-1])], axis=-1)
 

@@ -90,6 +90,8 @@ class ReleaseDensity(KernelCall):
 
     def pullback(self, inputs, outputs, cotangents):
         """Return the derivatives that came with the value."""
+        if not self.full:
+            raise Declined("the density was compiled without derivatives")
         first, *of_derivatives = cotangents
         if not all(isinstance(g.type, DisconnectedType) for g in of_derivatives):
             raise Declined("the density has no second derivatives")

@@ -84,23 +84,21 @@ class Windows(NamedTuple):
 
     @property
     def coarse(self) -> Windows:
-        """Some of the numbers, most of them near the likeliest ones."""
+        """Some of the numbers, most of them near the likeliest ones; all if they are few."""
+        if (self.last - self.first).max() <= 2 * _COARSE:
+            return self
         first, last = self.first[:, None], self.last[:, None]
         center = (first + last) / 2 if self.likely is None else self.likely[:, None]
         center = np.clip(center, first, last)
         apart = np.linspace(-1.0, 1.0, 2 * _COARSE + 1)
         side = np.where(apart < 0, center - first, last - center)
         sizes = np.round(center + side * np.sign(apart) * abs(apart) ** _CROWDED).astype(int)
-        # By the trapezoid rule; of equal ones the last counts.
-        between = np.diff(sizes, axis=1) / 2
-        times = np.pad(between, [(0, 0), (1, 0)]) + np.pad(between, [(0, 0), (0, 1)])
-        again = np.pad(np.diff(sizes, axis=1) == 0, [(0, 0), (0, 1)])
-        for k in range(2 * _COARSE):
-            times[:, k + 1] += np.where(again[:, k], times[:, k], 0)
-        used = ~again.all(axis=0)
-        return self._replace(
-            chosen=sizes[:, used], times=np.where(again, 0, np.maximum(times, 0.5))[:, used]
-        )
+        # By the trapezoid rule and half of both ends, the sum of a linear function is exact.
+        half = np.diff(sizes, axis=1) / 2
+        before, after = [(0, 0), (1, 0)], [(0, 0), (0, 1)]
+        times = np.pad(half, before, constant_values=0.5) + np.pad(half, after, constant_values=0.5)
+        used = times.any(axis=0)
+        return self._replace(chosen=sizes[:, used], times=times[:, used])
 
 
 class Part(NamedTuple):
@@ -145,9 +143,12 @@ class OfUnknownSize(Integrated):
 
     @property
     def coarse(self) -> OfUnknownSize:
-        """See `Integrated`."""
-        of_classes = isinstance(self.records, Histogram)
-        return self if of_classes else replace(self, windows=self.windows.coarse)
+        """See `Integrated`: inversion takes all numbers, so that it is left as it is."""
+        windows, by_class = self.windows.coarse, isinstance(self.records, Histogram)
+        if windows is self.windows or by_class:
+            return self
+        inverted = self.records.summand is not None and self.is_summed
+        return self if inverted and not self.by_inversion else replace(self, windows=windows)
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -191,12 +192,10 @@ class OfUnknownSize(Integrated):
     @property
     def _are_first_sums(self) -> bool:
         """Whether each entry has a sum of a group of its own, of which no other sum is released."""
-        *earlier, entries = self.entries
-        summed = np.concatenate([e.group[e.summed] for e in (*earlier, entries)])
-        alone = not np.isin(entries.group, summed[: -entries.group.size]).any()
-        return bool(
-            entries.summed.all() and alone and np.unique(entries.group).size == entries.group.size
-        )
+        *earlier, last = self.entries
+        groups = np.concatenate([last.group, *(e.group[e.summed] for e in earlier)])
+        first, counts = np.unique(groups, return_counts=True)
+        return bool(last.summed.all() and (counts[np.isin(first, last.group)] == 1).all())
 
     @cached_property
     def numbers(self) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -284,13 +283,12 @@ class OfUnknownSize(Integrated):
         if isinstance(self.records, Histogram) or not self._are_first_sums:
             raise Declined
         number, record, earlier = self.split(parameters)
-        every, rows = np.arange(len(self.windows.first)), self.entries[-1].group
+        rows, every = self.entries[-1].group, np.arange(len(self.windows.first))
         weights, _ = self.log_weights(every, number, earlier)
-        weights = weights[rows]
         mean, variance = self.records.mean_variance(record)
         mean, variance = (m[rows][:, None] for m in (mean, variance))
         constants, slopes = (np.nan_to_num(x, posinf=0, neginf=0) for x in self.numbers[-1])
-        chance, n = pt.special.softmax(weights, axis=-1), self.windows.sizes[rows]
+        chance, n = pt.special.softmax(weights[rows], axis=-1), self.windows.sizes[rows]
         means = constants + slopes * n * mean
         total = (chance * means).sum(axis=-1)
         spread = slopes**2 * n * variance + (means - total[:, None]) ** 2

@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 import pytest
 from pymc.logprob.abstract import _logprob
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from scipy import integrate, special, stats
 
@@ -22,6 +23,7 @@ from pymc_dp.plugins.inversion.kernels.nodes import NODES, WEIGHTS
 from pymc_dp.plugins.inversion.kernels.numbers import sparing_line
 from pymc_dp.plugins.inversion.kernels.release import release_line
 from pymc_dp.plugins.inversion.law import sum_of_all
+from pymc_dp.plugins.inversion.ops import ReleaseDensity
 from pymc_dp.plugins.inversion.quadrature import detail
 from tests.agreement import has_gradient, same_law, weighted
 from tests.models import RECORD_CASES, RECORD_MODELS
@@ -307,6 +309,26 @@ def test_multiples_by_data_are_shown_as_released():
         x = pm.Beta("x", 2.0, pm.Gamma("b", 2, 1), shape=20)
         dp.PrivateObservation("z", (pm.Data("w", 2.0) * x).sum(), dp.GaussianMechanism(1.0))
     assert marginal_of(model).owner.op.law.names == ("z_confidential",)
+
+
+@pytest.mark.parametrize("shape", [(12,), (3, 12)])
+def test_derivatives_that_nothing_uses_are_not_computed(shape):
+    with pm.Model() as model:
+        mu = pm.Normal("mu", shape=(*shape[:-1], 1))
+        x = pm.Normal("x", mu, 1.0, shape=shape)
+        dp.PrivateObservation(
+            "z",
+            pt.clip(x, -2, 2).sum(axis=-1),
+            dp.LaplaceMechanism(1.0),
+            observed=0.0 * np.ones(shape[:-1]),
+        )
+    collapsed = dp.collapse(model, "marginal")
+    logp, value = collapsed.logp(), collapsed.value_vars[0]
+    for outputs, full in (([logp], False), ([logp, pytensor.grad(logp, value)], True)):
+        graph = pytensor.graph.FunctionGraph([value], outputs, clone=True)
+        rewrite_graph(graph, include=("canonicalize", "specialize"))
+        ops = [getattr(node.op, "core_op", node.op) for node in graph.apply_nodes]
+        assert [op.full for op in ops if isinstance(op, ReleaseDensity)] == [full]
 
 
 # --- Refusals -----------------------------------------------------------------------------------

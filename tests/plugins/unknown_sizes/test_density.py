@@ -393,16 +393,43 @@ def test_the_moments_of_sums_in_another_order():
         np.testing.assert_allclose(variance, draws.var(axis=0), rtol=0.06)
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "likely"), [(12, 150, 60), (0, 90, 7), (3, 3, 3), (0, 1, 9)]
-)
-def test_few_numbers_stand_for_all(first, last, likely):
-    """By the trapezoid rule: sums of what is smooth stay, and most numbers are near the likely."""
-    windows = Windows(*(np.array([v]) for v in (first, last)), np.array([float(likely)])).coarse
-    [sizes], [times] = windows.sizes, windows.times
-    assert sizes.min() == first
-    assert sizes.max() == last
-    if last - first > 10:
-        assert times.sum() == pytest.approx(last - first, abs=1.0)
-        assert (times * sizes).sum() == pytest.approx((last**2 - first**2) / 2, rel=1e-3)
-        assert np.sum((abs(sizes - likely) < 12) & (times > 0)) > 10
+@pytest.mark.parametrize("likely", [None, np.array([-3.0, 30.0, 180.0])])
+def test_some_numbers_stand_for_all(likely):
+    every = Windows(np.array([0, 7, 100]), np.array([60, 7, 260]), likely)
+    some = every.coarse
+    assert some.sizes.shape[1] < every.sizes.shape[1]
+    for function in (lambda n: 1.0 + 0 * n, lambda n: 2.0 + 3.0 * n):
+        exact = (every.within * function(every.sizes)).sum(axis=1)
+        np.testing.assert_allclose((some.times * function(some.sizes)).sum(axis=1), exact)
+    few = Windows(np.array([0]), np.array([5]))
+    assert few.coarse is few
+
+
+def clipped_sums(release):
+    """Two groups of clipped records; `release` takes their numbers and sums."""
+    with pm.Model() as model:
+        mu, n = pm.Normal("mu"), pm.Poisson("n", np.array([60.0, 150.0]), shape=2)
+        sums = [pt.clip(pm.Normal(f"x{j}", mu + j, 1.0, shape=n[j]), 0, 3).sum() for j in range(2)]
+        release(n, sums)
+    return dp.collapse(model, "marginal")
+
+
+def law_of(model, name):
+    op, inputs = model[name].owner.op, model[name].owner.inputs
+    return op.law, *op.split(inputs)
+
+
+def test_a_density_by_inversion_is_not_thinned():
+    """It takes consecutive numbers."""
+
+    def release(n, sums):
+        dp.PrivateObservation("z0", sums[0], LAPLACE(4.0), observed=30.0)
+        both = pt.stack([1.0 * n[0], sums[1]])
+        dp.PrivateObservation("z1", both, LAPLACE(4.0), observed=[60.0, 220.0])
+
+    model = clipped_sums(release)
+    first, last = (law_of(model, name)[0] for name in ("z0", "z1"))
+    assert first.by_inversion
+    assert first.coarse is not first
+    assert not last.by_inversion
+    assert last.coarse is last
