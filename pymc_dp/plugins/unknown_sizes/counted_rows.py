@@ -40,6 +40,7 @@ from pymc_dp.reading.sums.polynomials import Polynomial
 
 _PROBED_ROWS = (50, 51, 60)  # numbers of rows at which a statistic is read
 _NUMBER = (-1,)  # the key of the number's coefficient in a polynomial
+_TELLS = 1.0  # least information of the releases on each variance, relative to that of its law
 _MAX_NUMBERS = 5_000  # numbers of rows that are summed over
 
 
@@ -157,7 +158,9 @@ class CountedRows(SumLaw):
         if sizes.min() <= width:
             raise Declined(
                 f"there may be {sizes.min()} rows of {width} columns, {names}: give the number "
-                f"{self.number.name!r} a prior of more than {width} rows"
+                f"{self.number.name!r} a prior of more than {width} rows, "
+                f"pm.DiscreteUniform({self.number.name!r}, {width + 1}, {sizes.max()}) say",
+                near=2,
             )
         prior = log_prior(self.number.owner.op, by_group(self.number), pt.constant(sizes))
         return sizes[0], (prior + graph_replace(noise, {matrix: pt.constant(sizes)}, strict=False))[
@@ -184,6 +187,10 @@ class CountedRows(SumLaw):
         sample = nearest_sample(matrix, z, sd, n, begin)
         sums, moves = exact.tangent(*sample)
         jacobian = np.sqrt(n) * matrix @ moves
+        # A variance that may be near zero, for all that is released, is not followed by latents
+        # that are scaled by it.
+        if ((jacobian[:, -exact.width :] / sd[:, None]) ** 2).sum(axis=0).min() < _TELLS:
+            return []
         standard = exact.at(mean, root, *sample)
         target = value - (offset + n * matrix @ sums) + pt.dot(jacobian, standard)
         return [Linearised(pt.as_tensor(jacobian), target, variance)]
