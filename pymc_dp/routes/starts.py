@@ -26,6 +26,7 @@ Density = Callable[[np.ndarray], tuple[float, np.ndarray]]  # the log density an
 _ROUNDS, _MOST_ASCENTS = 6, 50  # ascents, and L-BFGS iterations of each
 _WORTH = 1.0  # gain in log mass after which there is one more ascent
 _DEEPEST = 2.0  # by which the logarithm of a spread falls at most
+_HELD = 8  # values of spreads, a factor e apart, that are tried if they would fall farther
 _FARTHER = 2.0 ** (np.arange(25) / 3.0)  # lengths of jumps, in widths
 _GAIN = 10.0  # in log mass, for which a jump is made
 _LOST = 1e3  # fall of the log density after which longer jumps are tried only if it rises
@@ -71,12 +72,12 @@ def find_centers(
     start : PyMC's initial point.
     sizes : numbers of entries of the variables in the vector; entries of one share a width.
     spreads : which entries are logarithms of positive parameters of vectors, spreads mostly. As
-        their funnel would trap an ascent, they fall by `_DEEPEST` at most, and again if the best
-        center is there.
+        their funnel would trap an ascent, they fall by `_DEEPEST` at most. If that is where the
+        best center is, they are held at several values, and all else ascends.
     """
-    lowest = np.full(start.size, -np.inf)
-    if spreads is not None:
-        lowest[spreads] = start[spreads] - _DEEPEST
+    free = np.full(start.size, np.inf)
+    spreads = np.zeros(start.size, dtype=bool) if spreads is None else spreads
+    box = np.where(spreads, start - _DEEPEST, -free), free
     jitter = np.random.default_rng(0).uniform(-1.0, 1.0, start.size)
     centers: list[Center] = []
     near = np.ones(start.size)
@@ -86,17 +87,21 @@ def find_centers(
         for q in (start, start + jitter, start - jitter):
             first = _center(density, q, sizes, near)
             centers += [first]
-            centers[-1:] = _climb(density, first, sizes, lowest, centers[:-1])
+            centers[-1:] = _climb(density, first, sizes, box, centers[:-1])
             near = first.widths
         best = max(centers, key=_mass)
         # The ascents are in units of the widths, so that scales do not matter.
         for _ in range(_ROUNDS):
-            [climbed] = _climb(density, best, sizes, lowest)
+            [climbed] = _climb(density, best, sizes, box)
             ended, best = not _mass(climbed) > _mass(best) + _WORTH, climbed
             if ended and (best := _jump(density, climbed, sizes)) is climbed:
-                if not (low := best.point < lowest + best.widths).any():
-                    break
-                lowest[low] -= _DEEPEST
+                break
+        if (spreads & (best.point < box[0] + best.widths)).any():
+            for k in range(_HELD):
+                held = _center(density, start - k * spreads, sizes, near)
+                box = np.where(spreads, held.point, -free), np.where(spreads, held.point, free)
+                centers += _climb(density, held, sizes, box)
+            best = max(best, *centers, key=_mass)
     if best is None:
         best = max(centers, key=_mass, default=Center(start, -np.inf, near))
     elsewhere = [center for center in centers if not _is_at(best, center.point)]
@@ -111,11 +116,11 @@ def _climb(
     density: Density,
     start: Center,
     sizes: Sequence[int],
-    lowest: np.ndarray,
+    box: tuple[np.ndarray, np.ndarray],
     known: Sequence[Center] = (),
 ) -> list[Center]:
-    """Return the best center on an ascent from one; none if it ends at one that is known."""
-    path, best, near = _ascent(density, start, lowest), start, start.widths
+    """Return the best center on an ascent from one in a box; none if it ends at a known one."""
+    path, best, near = _ascent(density, start, box), start, start.widths
     if path and any(_is_at(known_center, path[-1]) for known_center in known):
         return []
     looked_at = np.linspace(len(path) - 1, 0, _LOOKED_AT).astype(int) if path else ()
@@ -168,7 +173,9 @@ def _until_lost(density: Density, center: Center, points: np.ndarray) -> list[fl
     return log_densities
 
 
-def _ascent(density: Density, center: Center, lowest: np.ndarray) -> list[np.ndarray]:
+def _ascent(
+    density: Density, center: Center, box: tuple[np.ndarray, np.ndarray]
+) -> list[np.ndarray]:
     """Return the path of an ascent from a center, with L-BFGS in units of its widths."""
     path: list[np.ndarray] = []
 
@@ -179,13 +186,13 @@ def _ascent(density: Density, center: Center, lowest: np.ndarray) -> list[np.nda
         return _WALL, np.zeros_like(u)
 
     if np.isfinite(center.log_density):
-        bounds = np.minimum((lowest - center.point) / center.widths, 0.0)
+        low, high = ((end - center.point) / center.widths for end in box)
         minimize(
             fall,
             np.zeros(center.point.size),
             jac=True,
             method="L-BFGS-B",
-            bounds=[(low, None) for low in bounds],
+            bounds=np.transpose([np.minimum(low, 0.0), np.maximum(high, 0.0)]),
             callback=lambda u: path.append(center.point + center.widths * u),
             options={"maxiter": _MOST_ASCENTS, "gtol": 1e-2},
         )
