@@ -6,7 +6,6 @@ log size from the second size to the third, where a constant part weighs least.
 """
 
 import json
-import logging
 import math
 import resource
 import warnings
@@ -18,7 +17,7 @@ import pymc as pm
 
 import pymc_dp as dp
 from benchmarks import rows
-from benchmarks.measure import PROCESSES, RESULTS, cpu, limit, machine
+from benchmarks.measure import RESULTS, cpu, last_route, limit, listen, machine, messages
 from benchmarks.rows import OURS
 
 FILE = RESULTS / "growth.json"
@@ -55,11 +54,7 @@ KINDS: dict[str, tuple[str, Callable[..., None], tuple[int, int, int]]] = {
 def measure(pipe, kind: str, size: int) -> None:
     """Send the CPU seconds of a draw, the largest memory in MB and the route; or an error."""
     warnings.simplefilter("ignore")
-    log, said = logging.getLogger("pymc"), [""]
-    log.setLevel(logging.INFO)
-    log.handlers = [handler := logging.Handler()]
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    _, write, _ = KINDS[kind]
+    said, (_, write, _) = listen(), KINDS[kind]
     name = list(write.keywords)[-1]  # type: ignore[attr-defined]
     limit(LIMIT)
     try:
@@ -70,8 +65,7 @@ def measure(pipe, kind: str, size: int) -> None:
             dp.sample(model, random_seed=seed, compute_convergence_checks=False, **options)
             seconds = (cpu() - began) / (4 * DRAWS)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        route = next(text[7:] for text in reversed(said) if text.startswith("Route: "))
-        pipe.send({"seconds": seconds, "memory": memory, "route": route})
+        pipe.send({"seconds": seconds, "memory": memory, "route": last_route(said)})
     except Exception as error:
         pipe.send({"error": f"{type(error).__name__}: {error}".split("\n")[0][:120]})
 
@@ -82,15 +76,9 @@ def main(kinds: Sequence[str]) -> None:
     for kind in kinds or KINDS:
         found[kind] = machine() | {"sizes": {}}
         for size in KINDS[kind][2]:
-            here, there = PROCESSES.Pipe(duplex=False)
-            process = PROCESSES.Process(target=measure, args=(there, kind, size), daemon=True)
-            process.start()
-            there.close()
-            try:
-                found[kind]["sizes"][size] = here.recv()
-            except EOFError:
-                found[kind]["sizes"][size] = {"error": f"over {LIMIT:.0f} CPU s"}
-            process.join()
+            first, *_ = messages(measure, kind, size, over=f"over {LIMIT:.0f} CPU s")
+            of_size = {"error": first} if isinstance(first, str) else first
+            found[kind]["sizes"][size] = of_size
             FILE.write_text(json.dumps(found, indent=1) + "\n")
         found = json.loads(FILE.read_text())
         print(_line(kind, found[kind]), end="", flush=True)

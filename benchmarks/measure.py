@@ -62,13 +62,24 @@ def call(sample, names, options) -> dict[str, Any]:
     return found
 
 
-def side(pipe, name: str, form: str, sampler: str, best: float, part: float = 1.0) -> None:
-    """Send what each call gave, and at last why there are no more; a `part` of the draws."""
-    warnings.simplefilter("ignore")
-    row, log, said = ROWS[name], logging.getLogger("pymc"), [""]
+def listen() -> list[str]:
+    """Return a list that messages of PyMC's log are added to; they are not shown."""
+    log, said = logging.getLogger("pymc"), list[str]()
     log.setLevel(logging.INFO)
     log.handlers = [handler := logging.Handler()]
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    return said
+
+
+def last_route(said: list[str]) -> str:
+    """Return the route that was taken last, as `dp.sample` says it; empty where it said none."""
+    return next((text[7:] for text in reversed(said) if text.startswith("Route: ")), "")
+
+
+def side(pipe, name: str, form: str, sampler: str, best: float, part: float = 1.0) -> None:
+    """Send what each call gave, and at last why there are no more; a `part` of the draws."""
+    warnings.simplefilter("ignore")
+    row, said = ROWS[name], listen()
     draws = max(20, round(part * row.draws[form != OURS]))
     options: dict[str, Any] = dict(draws=draws, tune=min(draws, 1000), chains=2, cores=1)
     options |= dict(progressbar=False, compute_convergence_checks=False)
@@ -89,8 +100,7 @@ def side(pipe, name: str, form: str, sampler: str, best: float, part: float = 1.
                 found["target_accept"] = options["target_accept"]
             if found["diverged"] and form != OURS:
                 options["target_accept"] = 0.9
-            routes = [text[7:] for text in said if text.startswith("Route: ")]
-            found["route"] = routes[-1] if routes else sampler
+            found["route"] = last_route(said) or sampler
             pipe.send(found)
             # The first warm call tells whether a form by hand is the best one.
             if seed and found["rhat"] >= CONVERGED and form != OURS:
