@@ -55,11 +55,16 @@ def power(
     whole = isinstance(node.op, DimShuffle) or keeps_values(node.op, node.inputs[0])
     if whole or (isinstance(node.op, Subtensor) and all(variable.type.broadcastable)):
         return power(node.inputs[0], variable, positive=positive)
+    scalar_op = node.op.scalar_op if isinstance(node.op, Elemwise) else None
+    if isinstance(scalar_op, ps.Exp):
+        of_log = _power_of_exp(node.inputs[0], variable, positive=positive)
+        if of_log is not None:
+            return of_log
     powers = [power(i, variable, positive=positive) for i in node.inputs]
     exponents = [k for k in powers if k is not None]
     if len(exponents) < len(powers):
         return None
-    match node.op.scalar_op if isinstance(node.op, Elemwise) else core_op(node.op):
+    match scalar_op or core_op(node.op):
         case Dot():
             return None if math.inf in exponents else sum(exponents)
         case MatrixInverse():
@@ -90,4 +95,21 @@ def power(
             return exponents[0] if exponents[0] == math.inf and k else exponents[0] * k
         case ps.Exp() if exponents[0] == 1:
             return math.inf
+    return None
+
+
+def _power_of_exp(
+    logarithm: TensorVariable, variable: TensorVariable, *, positive: bool
+) -> float | None:
+    """Return `power` of the exponential of a sum of logarithms, None where it is none."""
+    if not depends_on(logarithm, variable):
+        return 0.0
+    match getattr(getattr(logarithm.owner, "op", None), "scalar_op", None):
+        case ps.Log():
+            return power(logarithm.owner.inputs[0], variable, positive=positive)
+        case ps.Add():
+            terms = logarithm.owner.inputs
+            powers = [_power_of_exp(x, variable, positive=positive) for x in terms]
+            exponents = [k for k in powers if k is not None]
+            return sum(exponents) if len(exponents) == len(powers) else None
     return None

@@ -84,13 +84,17 @@ def _draws(reading: Reading) -> list[LoopDraw]:
 
 
 def _plan(rung: str, reading: Reading) -> Plan:
-    target = collapsed(reading, "statistics") if rung == "statistics" else reading
+    return loop_plan(collapsed(reading, "statistics") if rung == "statistics" else reading, _NAME)
+
+
+def loop_plan(target: Reading, name: str) -> Plan:
+    """Return the plan of the loop on a model."""
     if tagged := [rv.name for rv in target.model.free_RVs if is_tagged(rv)]:
         raise Declined(f"it does not cover the records {tagged[0]!r}")
     _draws(target)
     size = sum(math.prod(lengths(rv)) for rv in target.model.free_RVs)
     cost = {"loop": 1.0, "loop, entry": float(size)}
-    return Plan.costing(cost, partial(run_tuned, target, StepsChain, _NAME))
+    return Plan.costing(cost, partial(run_tuned, target, StepsChain, name))
 
 
 # Routes that integrate more out mix better: the handicap says how much faster this has to be.

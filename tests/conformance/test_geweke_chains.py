@@ -16,6 +16,7 @@ from pymc_dp.plugins.regression.kernels.density import RegressionModel
 from pymc_dp.plugins.regression.kernels.walk import turn
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES
+from pymc_dp.routes.mixed_counts import mixed
 from pymc_dp.routes.steps_chain import StepsChain
 from tests import slices as hierarchy
 from tests.binary_records import ONE_GROUP, SCALE, TWO_GROUPS
@@ -283,10 +284,18 @@ def record_chain(*, groups=1, direct=False, moves=(1, 1), size=10_000):
 # --- Steps ----------------------------------------------------------------------------------------
 
 
+def without_rates(rng, size):
+    natural, given = steps.draw_levels(rng, size)
+    del natural["rate"]
+    return natural, given
+
+
 def steps_in_a_loop(*, build, prior, size=4_000):
     """All that steps draw and move, once; the release is a pm.Data, so that it is one loop."""
     with pm.Model() as model:
         build()
+    if prior is without_rates:
+        model = mixed(Reading(model))[0].model
     if prior is steps.draw_bounded_statistics:
         model = dp.collapse(model, "statistics")
     rng = np.random.default_rng(2)
@@ -334,6 +343,9 @@ CHAINS = {
     },
     "steps in one loop, on the counts": {
         "levels": (steps_in_a_loop, {"build": steps.levels, "prior": steps.draw_levels}),
+    },
+    "steps in one loop, rates integrated out": {
+        "levels": (steps_in_a_loop, {"build": steps.levels, "prior": without_rates}),
     },
     "steps in one loop, on the statistics": {
         "bounded": (
@@ -392,6 +404,7 @@ def test_every_chain_has_a_case():
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.by_day(
     "steps in one loop, on the counts: levels",
+    "steps in one loop, rates integrated out: levels",
     "steps in one loop: not conjugate",
     "steps in one loop: binomial",
     "steps in one loop: multinomial",

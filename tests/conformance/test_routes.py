@@ -47,6 +47,13 @@ def cells():
 
 
 @as_model
+def levels():
+    rate = pm.Gamma("rate", pm.Gamma("a", 2, 1), 1, shape=3)
+    y = pm.Poisson("y", rate, shape=3)
+    dp.PrivateObservation("z", y, dp.GeometricMechanism(2.0), observed=[2, 0, 5])
+
+
+@as_model
 def columns():
     rows = dp.LogLinear("rows", {"a": 2, "b": 2}, [("a", "b")], 40)
     z = [[12.3, 8.1], [4.4, 16.0]]
@@ -86,6 +93,7 @@ CASES = {
     "records in one loop": (clamped, {}),
     "steps in one loop": (cells, {}),
     "steps in one loop, on the counts": (poisson, {"rung": "records"}),
+    "steps in one loop, rates integrated out": (levels, {}),
     "steps in one loop, on the statistics": (two_groups, {"rung": "statistics"}),
     "NUTS on the records": (gaussian, {"rung": "records"} | NUTS),
     "steps on the model as written": (cells, NUTS),

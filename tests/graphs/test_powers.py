@@ -19,6 +19,14 @@ def test_every_entry_of_a_join_counts(join):
     assert power(join([root, five, five]), v) is None
 
 
+def test_the_exponential_of_a_sum_of_logarithms_is_a_power():
+    v = pm.Gamma.dist(2, 1)
+    assert power(pt.exp(pt.log(v)), v, positive=True) == 1.0
+    assert power(pt.exp(pt.log(3 * v**2) + 0.5), v, positive=True) == 2.0
+    assert power(pt.exp(pt.log(v) + v), v, positive=True) is None
+    assert power(pt.exp(2 * pt.log(v)), v, positive=True) is None  # a power, not seen
+
+
 def test_several_exponents_and_exponentials_are_no_power():
     v = pm.HalfNormal.dist()
     assert power(v ** np.array([0.5, 1.0]), v) is None
