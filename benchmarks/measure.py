@@ -35,7 +35,8 @@ PROCESSES.set_forkserver_preload(["benchmarks.measure"])
 
 def cpu() -> float:
     """Return the CPU seconds of this process and of its children."""
-    return sum(os.times()[:4])
+    of = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(used.ru_utime + used.ru_stime for used in of)  # os.times() counts hundredths
 
 
 def call(sample, names, options) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def call(sample, names, options) -> dict[str, Any]:
     seconds, wall = cpu() - began, time.perf_counter() - wall
     posterior = tree["posterior"]
     stats = tree["sample_stats"] if "sample_stats" in tree.children else {}
-    chains = (options["chains"], options["draws"], -1)
+    chains = (posterior.sizes["chain"], posterior.sizes["draw"], -1)  # fewer when stopped
     each = [posterior[name].to_numpy().reshape(chains) for name in names]
     draws = np.moveaxis(np.concatenate(each, axis=2), 2, 0)
     found = {
@@ -54,6 +55,7 @@ def call(sample, names, options) -> dict[str, Any]:
         "sampling": posterior.attrs.get("sampling_time", np.nan) * seconds / wall,
         "ess": min(float(az.ess(x)) for x in draws),
         "rhat": max(float(az.rhat(x)) for x in draws),
+        "drawn": chains[1],
         "diverged": int(np.sum(stats["diverging"])) if "diverging" in stats else 0,
         "seed": options["random_seed"],
     }
@@ -86,6 +88,8 @@ def side(pipe, name: str, form: str, sampler: str, best: float, part: float = 1.
     sample = dp.sample
     if form != OURS:
         sample, options["nuts_sampler"] = pm.sample, sampler
+    else:
+        signal.signal(signal.SIGXCPU, interrupt)  # `dp.sample` returns the draws so far
     try:
         began = cpu()
         model = row.build(form)
@@ -102,12 +106,16 @@ def side(pipe, name: str, form: str, sampler: str, best: float, part: float = 1.
                 options["target_accept"] = 0.9
             found["route"] = last_route(said) or sampler
             pipe.send(found)
+            if found["drawn"] < draws:
+                return pipe.send(f"over {row.limit:.0f} CPU s, after {found['drawn']} draws")
             # The first warm call tells whether a form by hand is the best one.
             if seed and found["rhat"] >= CONVERGED and form != OURS:
                 return pipe.send("did not converge")
             if seed and found["ess"] / found["seconds"] < best / 2:
                 return pipe.send("slower than another form")
         pipe.send("")
+    except KeyboardInterrupt:
+        pipe.send(f"over {row.limit:.0f} CPU s")
     except Exception as error:
         pipe.send(f"{type(error).__name__}: {error}".split("\n")[0][:200])
 
@@ -116,6 +124,13 @@ def limit(seconds: float) -> None:
     """Let this process have so many CPU seconds from now on."""
     used = sum(os.times()[:2])
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds) + 1, resource.RLIM_INFINITY))
+
+
+def interrupt(*_) -> None:
+    """Interrupt this process at its limit; it ends a while later, if it is not done."""
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    limit(COLD)
+    raise KeyboardInterrupt
 
 
 def messages(target, *arguments, over: str) -> Iterator[Any]:
@@ -143,10 +158,11 @@ def measure(name: str, form: str, sampler: str = "nutpie", best: float = 0.0) ->
             if isinstance(error, str):  # a reason, empty where all calls were made
                 break
             calls.append(error)
-        if len(calls) > 1 or error not in (over, "the process died"):  # as nutpie does there
+        stopped = error.startswith(over) or error == "the process died"  # as nutpie does there
+        if len(calls) > 1 or not stopped:
             break
-    if part < 1.0 and not error:
-        error = f"{over}; with a tenth of the draws"
+    if part < 1.0:
+        error = "; ".join(filter(None, (error or over, "with a tenth of the draws")))
     return {"form": form, "sampler": sampler, "calls": calls, "error": error}
 
 

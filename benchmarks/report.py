@@ -18,7 +18,8 @@ warm call, compiling included, and over sampling and tuning alone. A cold call i
 process. By hand, the fastest of a row's forms whose chains agree, R-hat below {converged}: by a
 whole call, and by sampling, where that may be another one, which is then named. A side whose chains
 do not agree is marked † and has no ratio. A side that took longer than its limit has a tenth
-of the draws, and says so. Ratios are ours to by hand for three seeds:
+of the draws, or those so far, and says so; where not even one warm call ended, its figures are of
+the cold one, and it has no ratio. Ratios are ours to by hand for three seeds:
 minimum, median, maximum. A side that says "approximate" has another posterior. z is the largest
 difference of posterior means, in Monte Carlo standard errors. Models and numbers of draws are in
 `benchmarks/rows.py`; the more draws, the nearer is a call to sampling alone.
@@ -33,7 +34,7 @@ COLUMNS = (
 
 def figures(side: dict[str, Any]) -> list[str]:
     """Return the rates of a warm call and of its sampling, and the seconds of the cold call."""
-    warm = side["calls"][1:]
+    warm = side["calls"][1:] or side["calls"]
     cold = f"{side['calls'][0]['seconds']:.1f}" if side["calls"] else ""
     both = [np.median([c["ess"] / c[of] for c in warm]) if warm else None
             for of in ("seconds", "sampling")]  # fmt: skip
@@ -42,7 +43,7 @@ def figures(side: dict[str, Any]) -> list[str]:
 
 def rhat(side: dict[str, Any]) -> str:
     """Return the largest R-hat of the warm calls, marked where chains do not agree."""
-    found = max((c["rhat"] for c in side["calls"][1:]), default=None)
+    found = max((c["rhat"] for c in side["calls"][1:] or side["calls"]), default=None)
     return "" if found is None else f"{found:.3f}" + " †" * (found >= CONVERGED)
 
 

@@ -20,6 +20,7 @@ import pymc_dp as dp
 
 OURS = "ours"
 BOTH = ("centred", "non-centred")
+QUICK = 3000, 3000  # draws of both sides, where 1000 take too short a time to be measured
 
 
 class Row(NamedTuple):
@@ -457,7 +458,7 @@ def counted(form, number=1000):
     return publish(form, "Laplace", 5.0, pt.stack(sums), z)
 
 
-@row("noisy-rows-500", "b0 b1 s mx sx", "integrated", "latents", n=500)
+@row("noisy-rows-500", "b0 b1 s mx sx", "integrated", "latents", n=500, draws=QUICK)
 @row("noisy-rows-100000", "b0 b1 s mx sx", "integrated", n=100_000, draws=(200, 200), limit=240)
 def rows(form, n):
     """Release rows of a covariate and a response, each number with noise of its own."""
@@ -480,7 +481,7 @@ def rows(form, n):
     return pm.Normal("zy", y, pt.sqrt(s**2 + vy), observed=zy)
 
 
-@row("SOMA-regression", "beta sigma2", "records", "standard records", limit=30,
+@row("SOMA-regression", "beta sigma2", "records", "standard records", limit=30, draws=QUICK,
      paper="0.12 ESS / s, SOMA's own code")  # fmt: skip
 def soma(form, n=100, epsilon=1.0):
     """Release nine sums of clamped covariates and response (Xiong & Ju, 2025)."""
@@ -655,7 +656,7 @@ def shares(form, J=12):
     return summed("Geometric", 2.0, z, lambda k: k * logit - rest + binom.logpmf(k, n, 0.5))
 
 
-@row("Exponential-groups", "level tau", *BOTH, "non-centred, standard sums")
+@row("Exponential-groups", "level tau", *BOTH, "non-centred, standard sums", draws=QUICK)
 def durations(form, J=12):
     """Release the sums of the Exponential records of 12 groups."""
     rng = np.random.default_rng(6)
@@ -683,8 +684,8 @@ def zeros(form, n=200):
         summed_alike("Geometric", 2.0, z, pm.ZeroInflatedPoisson.dist(psi, mu))
 
 
-@row("randomized-response", "theta", "reports")
-@row("randomized-response-8", "theta", "reports", J=8, n=4000)
+@row("randomized-response", "theta", "reports", draws=QUICK)
+@row("randomized-response-8", "theta", "reports", J=8, n=4000, draws=QUICK)
 def answers(form, J=6, K=4, t=0.6, n=1000):
     """Report one of four answers each, of persons in some groups, by randomized response."""
     rng = np.random.default_rng(18)
@@ -719,7 +720,7 @@ def questions(form, Q=4, t=0.8, n=2000):
         pm.Multinomial("z", n, p @ (t**same * (1 - t) ** (Q - same)), observed=counts)
 
 
-@row("logistic-answers-400", "b", "reports", n=400)
+@row("logistic-answers-400", "b", "reports", n=400, draws=QUICK)
 @row("logistic-answers-100000", "b", "reports", n=100_000, draws=(500, 200), limit=120)
 def logistic(form, n, t=0.75):
     """Report yes or no by randomized response, of persons with three covariates."""

@@ -24,8 +24,16 @@ def test_every_form_has_a_density_where_it_begins(name):
         assert np.isfinite(list(logps.values())).all(), form
 
 
+def test_a_side_without_a_warm_call_shows_what_it_reached_and_has_no_ratio():
+    late = side(OURS, 8, error="over 20 CPU s, after 50 draws")
+    found = {"row": "a row", "paper": "", "sides": [late, side("fast", 8, 1.0)]}
+    cells = line(found)
+    assert cells[1:5] == ["a route (over 20 CPU s, after 50 draws)", "0.889", "8", "9.0"]
+    assert cells[9:12] == ["", "", ""]
+
+
 def side(form, rate, *rhats, error=""):
-    calls = [dict(seconds=9.0, rhat=1.0)]
+    calls = [dict(seconds=9.0, sampling=1.0, ess=rate, rhat=1.0)]
     for rhat in rhats:
         calls.append(dict(seconds=2.0, sampling=1.0, ess=2 * rate, rhat=rhat, mean=[0], mcse=[1]))
     calls = [c | {"route": "a route"} for c in calls]
