@@ -8,6 +8,7 @@ import pytest
 from scipy import special, stats
 
 import pymc_dp as dp
+from pymc_dp import step_methods
 from pymc_dp.kernels.moments import gaussian_chain as gaussian
 from pymc_dp.kernels.records.chains import make_chain
 from pymc_dp.kernels.slices import Tuned, advance
@@ -15,9 +16,8 @@ from pymc_dp.plugins.regression.kernels import chain as exact
 from pymc_dp.plugins.regression.kernels.density import RegressionModel
 from pymc_dp.plugins.regression.kernels.walk import turn
 from pymc_dp.reading.model import Reading
-from pymc_dp.routes import ROUTES
+from pymc_dp.routes import ROUTES, steps_chain
 from pymc_dp.routes.mixed_counts import mixed
-from pymc_dp.routes.steps_chain import StepsChain
 from tests import slices as hierarchy
 from tests.binary_records import ONE_GROUP, SCALE, TWO_GROUPS
 from tests.conformance import test_geweke as steps
@@ -290,8 +290,11 @@ def without_rates(rng, size):
     return natural, given
 
 
-def steps_in_a_loop(*, build, prior, size=4_000):
-    """All that steps draw and move, once; the release is a pm.Data, so that it is one loop."""
+def steps_in_a_loop(*, build, prior=None, size=4_000, chosen=None):
+    """All that steps draw and move, once; the release is a pm.Data, so that it is one loop.
+
+    `chosen`: a step, and the names of its variables, where it is not the one of `dp.steps`.
+    """
     with pm.Model() as model:
         build()
     if prior is without_rates:
@@ -299,14 +302,23 @@ def steps_in_a_loop(*, build, prior, size=4_000):
     if prior is steps.draw_bounded_statistics:
         model = dp.collapse(model, "statistics")
     rng = np.random.default_rng(2)
-    before, given = prior(rng, size)
-    before = steps.values_of(model, before)
-    chain = StepsChain(Reading(model))
+    if prior is None:
+        before, given = steps.draw_all(model, size)
+    else:
+        before, given = prior(rng, size)
+        before = steps.values_of(model, before)
+    with pytest.MonkeyPatch.context() as patch:
+        if chosen is not None:
+            claimed = [(chosen[0], [model[name] for name in chosen[1]])]
+            for module in (step_methods, steps_chain):
+                patch.setattr(module, "claimed_steps", lambda reading: claimed)
+        chain = steps_chain.StepsChain(Reading(model))
     loop, state = chain.loop, chain.begun(rng)
     after = {name: [] for name in before}
-    [released], [shared] = given.values(), model.data_vars
-    for t in range(len(released)):
-        shared.set_value(released[t].astype(shared.dtype), borrow=True)
+    data = dict(zip(given, model.data_vars, strict=True))  # one for each release, in their order
+    for t in range(len(next(iter(before.values())))):
+        for name, shared in data.items():
+            shared.set_value(given[name][t].astype(shared.dtype), borrow=True)
         state.q = loop.theta({name: values[t] for name, values in before.items()})
         state.data = loop.read_data()
         chain.run(rng, state, 1)
@@ -338,6 +350,20 @@ CHAINS = {
                     lambda k: [k[0] + 2 * k[1], k[2]],
                 ),
                 "prior": steps.draw_multinomial_count,
+            },
+        ),
+        "scale mixture": (
+            steps_in_a_loop,
+            {
+                "build": partial(steps.normals, 3), "chosen": (dp.LaplaceScaleMixtureGibbs, "y")
+            },
+        ),
+        "scale mixture, jointly": (
+            steps_in_a_loop,
+            {
+                "build": steps.correlated_normals,
+                "prior": steps.draw_correlated_normals,
+                "chosen": (dp.LaplaceScaleMixtureGibbs, "y"),
             },
         ),
     },
@@ -408,6 +434,7 @@ def test_every_chain_has_a_case():
     "steps in one loop: not conjugate",
     "steps in one loop: binomial",
     "steps in one loop: multinomial",
+    "steps in one loop: scale mixture, jointly",
     "steps in one loop, on the statistics: bounded",
     "records in one loop: both moves",
     "records in one loop: with the records",
