@@ -64,7 +64,10 @@ class _EachGraphs(_Graphs):
     """Graphs whose densities have one entry for each entry of the parameters."""
 
     def _densities(self):
-        return {"full": factor_terms(self._model, self.block)}
+        terms = factor_terms(self._model, self.block)
+        if any(t.type.ndim and t.type.shape[0] not in (None, 1, self.block.n) for t in terms):
+            raise Declined("their entries depend on each other")  # as of sums of entries
+        return {"full": terms}
 
     def _prior(self):
         density = sum(self._model.logp(vars=list(self._parameters), sum=False))
