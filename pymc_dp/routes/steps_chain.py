@@ -40,7 +40,10 @@ class StepsChain(TunedChain):
         super().__init__(model)
         self._steps = kept_steps(reading)
         moving = [weave for step in self._steps for weave in getattr(step, "weaves", ())]
-        draws = _draws(reading)
+        draws = [
+            draw._replace(inputs=[*draw.inputs, *draw.chosen(self._steps)])
+            for draw in _draws(reading)
+        ]
         moving += walks(reading, undrawn(model, draws), self._start)
         shown = [model[name] for name in public(reading)]
         self._record(shown)

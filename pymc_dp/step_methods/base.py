@@ -125,11 +125,13 @@ class LoopDraw(NamedTuple):
     rvs : the variables that are drawn.
     inputs : graphs of the model, the inputs of the draw.
     draw : ``(rng, *inputs)`` to one vector of all values drawn; NaN where they cannot be drawn.
+    chosen : further inputs, of the steps of the model: what these choose when they are made.
     """
 
     rvs: tuple[TensorVariable, ...]
     inputs: list[TensorVariable]
     draw: Piece
+    chosen: Callable[[Sequence[BlockedStep]], Iterable[TensorVariable]] = lambda steps: ()
 
 
 @dataclass_state

@@ -22,7 +22,8 @@ from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.substitution import substitute
 from pymc_dp.graphs.values import known_value, nearest_rvs, public_data
-from pymc_dp.kernels import joined, key_of, part
+from pymc_dp.kernels import joined, key_of
+from pymc_dp.kernels.counts.table_sweeps import make_exchanges, make_loop_draw
 from pymc_dp.laws.counts.density import CompiledNoise, compile_noise
 from pymc_dp.mechanisms.release import apart
 from pymc_dp.reading.checks import leaves_gaps
@@ -45,7 +46,14 @@ from pymc_dp.step_methods.table_entries import (
     read_table,
     releases_of_counts,
 )
-from pymc_dp.step_methods.tables import Table, TableStep, hold_parts, make_table
+from pymc_dp.step_methods.tables import (
+    Table,
+    TableStep,
+    chosen_for,
+    hold_parts,
+    make_table,
+    planned_table,
+)
 
 _MAX_CELLS = 200  # of a table of which each pair looks at all releases
 _ROUNDS = 2  # of pairs in a sweep: enough for a table of a few cells to mix
@@ -150,51 +158,28 @@ class CountGibbs(TableStep):
         point, draws = reading.model.initial_point(), []
         for rv in filter(is_count, group):
             parameter = _drawn_along(reading, rv, group)
-            uncovered = f"{rv.name!r}: a table that overlaps, or is listed, is not covered"
-            if _is_lattice(reading, rv):
-                raise Declined(uncovered)  # before `make_table`, which compiles
-            table = _table(reading, rv, parameter, point)
-            noise = table.noise
-            if noise is None or noise.listed:  # None where entries overlap
-                raise Declined(uncovered)
             n, weights = _weights(reading, rv, parameter)
-            row, values = in_a_row((n, weights)), reading.model.values_to_rvs
-            inputs = [row, in_a_row([rv]), pt.constant(noise.slopes)]
-            inputs += [values.get(v, v) for v in noise.data]
+            inputs, chosen = [in_a_row((n, weights)), in_a_row([rv])], {}
+            binary, concave = isinstance(rv.owner.op, BinomialRV), True
+            if _is_lattice(reading, rv):
+                lattice = planned_table(reading, (rv,), None if parameter is None else weights)
+                sweep = make_exchanges(lattice.sweep)
+                key = key_of(sweep)
+                inputs.append(lattice.graphs[0])
+                chosen = {"chosen": partial(chosen_for, lattice.names)}
+            else:
+                table = _table(reading, rv, parameter, point)
+                noise, concave = table.noise, table.concave
+                if noise is None or noise.listed:
+                    raise Declined(f"{rv.name!r}: a table that is listed is not covered")
+                sweep, key, values = noise.sweep, noise.key, reading.model.values_to_rvs
+                inputs += [pt.constant(noise.slopes), *(values.get(v, v) for v in noise.data)]
             family = None if parameter is None else FAMILIES[conditional(reading, parameter)[0]]
-            draw = make_loop_draw(
-                noise.sweep, family, table.binary, parameter is not None, table.concave
-            )
-            made_of = key_of(family), table.binary, table.concave, key_of(make_loop_draw)
-            key = joined(noise.key, *made_of)
+            draw = make_loop_draw(sweep, family, binary, parameter is not None, concave, _ROUNDS)
+            key = joined(key, key_of(family), binary, concave, _ROUNDS, key_of(make_loop_draw))
             rvs = (rv,) if parameter is None else (rv, parameter)
-            draws.append(LoopDraw(rvs, inputs, Piece(draw, key)))
+            draws.append(LoopDraw(rvs, inputs, Piece(draw, key), **chosen))
         return draws
-
-
-def make_loop_draw(
-    sweep: Callable, family: Any, binary: bool, integrated: bool, concave: bool
-) -> Callable:
-    """Return the draw of a table and its probabilities in a compiled loop; see `LoopDraw`."""
-
-    @part
-    def draw(rng, row, old, slopes, *data):
-        weights = row[1:].copy()
-        counts = np.array([row[0] - old[0], old[0]]) if binary else old.copy()
-        if not sweep(rng, counts, slopes, weights, integrated, concave, _ROUNDS, *data):
-            return np.full(old.size, np.nan)
-        drawn = counts[1:] if binary else counts
-        if not integrated:
-            return drawn
-        natural = np.zeros(counts.size + (2 if binary else 3))
-        for k in range(counts.size):
-            natural[k] = weights[k] + counts[k]
-        if binary:
-            natural[0], natural[1] = natural[1], natural[0]
-        natural[-2], natural[-1] = -math.inf, math.inf
-        return np.concatenate((drawn, family(rng, natural)))
-
-    return draw
 
 
 @dataclass

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
+from pymc.step_methods.compound import BlockedStep
 from pytensor.tensor.random.basic import DirichletRV, MultinomialRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_dp.graphs.compiled import Piece
 from pymc_dp.graphs.draws import as_row
 from pymc_dp.graphs.values import known_value, public_data
+from pymc_dp.kernels import key_of
 from pymc_dp.kernels.counts import directions
-from pymc_dp.kernels.counts import tables as kernels
+from pymc_dp.kernels.counts.table_sweeps import make_table_draw, make_table_sweep
 from pymc_dp.laws.count_sums import COUNT_LAWS
 from pymc_dp.reading.model import Reading, mechanism_of, release_statistic
-from pymc_dp.step_methods.base import DPStep, point_function, unusable, updated_by
+from pymc_dp.step_methods.base import (
+    DPStep,
+    LoopDraw,
+    in_a_row,
+    point_function,
+    unusable,
+    updated_by,
+)
 from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 from pymc_dp.step_methods.table_entries import (
     WITH_TOTAL,
@@ -35,7 +46,6 @@ from pymc_dp.step_methods.weave import WeavingStep
 _SHARPEST = 1e6  # the highest precision of a release that matters for the choice of directions
 _PILOT = 100  # pilot draws in each of two rounds, before directions are chosen
 _BASES = 4  # sets of directions: one goes around nearly empty cells that block another
-_CELLS_A_ROUND = 24  # cells for which a draw goes along all directions once more
 
 
 class TableStep(WeavingStep):
@@ -157,6 +167,18 @@ class TableGibbs(TableStep):
         table.update(np.random.default_rng(0), point)
         return table
 
+    @classmethod
+    def loop_draws(cls, reading, group):
+        """See `DPStep.loop_draws`."""
+        draws = []
+        for rvs in dict.fromkeys(together(reading, rv) for rv in group):
+            table = planned_table(reading, rvs)
+            draw = make_table_draw(table.sweep)
+            released, _, theta = table.graphs
+            inputs, chosen = [in_a_row(rvs), theta, released], partial(chosen_for, table.names)
+            draws.append(LoopDraw(rvs, inputs, Piece(draw, key_of(draw)), chosen))
+        return draws
+
 
 class Table(NamedTuple):
     """A latent table and how its parameters and releases are read from the point.
@@ -168,8 +190,8 @@ class Table(NamedTuple):
         probabilities are integrated out.
     block : cells with a fixed total; 0 where there is none.
     entries : which cells are in which entries of the releases.
-    read : a `PointFunction`; returns z, lam and tau of all releases, totals, and rows of law
-        parameters.
+    graphs : z, lam and tau of all releases in rows, totals, and rows of law parameters; compiled,
+        they are `read`, a `PointFunction`.
     directions, widths : along which cells move together, and about how far, in steps.
     """
 
@@ -177,6 +199,7 @@ class Table(NamedTuple):
     law: type
     block: int
     entries: CellEntries
+    graphs: list[TensorVariable]
     read: Any
     directions: np.ndarray
     widths: np.ndarray = np.empty(0)
@@ -186,40 +209,47 @@ class Table(NamedTuple):
         """Return the names for an error."""
         return "' and '".join(self.names)
 
+    @property
+    def along(self) -> bool:
+        """Whether cells move along directions."""
+        return self.entries.shared and not (self.entries.gaps.step != 1.0).any()
+
+    @property
+    def sweep(self) -> Callable:
+        """The draw of all cells; see `make_table_sweep`."""
+        law = directions.RISING if self.law is DirichletRV else COUNT_LAWS[self.law].law
+        has = self.block > 0, self.entries.sums, self.entries.gaps.which.size > 0
+        return make_table_sweep(law, *has, self.along)
+
+    @property
+    def structure(self) -> list[np.ndarray]:
+        """What the draw takes beside numbers that change."""
+        first, which, weight, gaps, *_ = self.entries
+        block = np.array([self.block or first.size - 1])
+        return [self.directions, self.widths, block, first, which, weight, *gaps]
+
     def update(self, rng, point) -> dict[str, np.ndarray]:
         """Return a new draw of each variable."""
-        z, lam, tau, totals, *theta = self.read(point)
+        released, totals, theta = self.read(point)
         old, counts = [point[name] for name in self.names], _counts(self, point)
-        first, which, weight, gaps, *_ = self.entries
-        released = kernels.Releases(z, lam, tau, first, which, weight)
-        good = not np.isnan(z).any() and (lam + tau > 0).all()
-        rates = theta[-1]
         if self.block:
-            good = good and np.isfinite(theta).all() and (rates >= 0).all()
-            restore_totals(counts.reshape(-1, self.block), totals, rates.reshape(-1, self.block))
-        else:
-            sweep = kernels.make_cell_sweep(COUNT_LAWS[self.law].law)
-            good = good and sweep(rng, counts, np.array(theta), released, gaps)
-        integrated = self.law is DirichletRV
-        law = directions.RISING if integrated else COUNT_LAWS[self.law].law
-        if self.directions.size:
-            sweep, rounds = directions.make_direction_sweep(law), 1 + counts.size // _CELLS_A_ROUND
-            along = self.directions, self.widths
-            good = good and sweep(rng, counts, np.array(theta), *along, released, rounds)
-        if gaps.which.size:
-            good = good and kernels.sum_sweep(rng, counts, rates, released, gaps)
-        # Single cells do not mix where they hardly move their sums, or not at all their total.
-        pairs = bool(self.block or self.entries.sums) and not self.directions.size
-        if pairs or self.law is PoissonRV:
-            block, sweep = self.block or counts.size, kernels.make_pair_sweep(law)
-            good = good and sweep(rng, counts, np.array(theta), block, released, gaps)
-        if not good:
+            rates = theta[-1].reshape(-1, self.block)
+            restore_totals(counts.reshape(-1, self.block), totals, rates)
+        if not self.sweep(rng, counts, theta, released, *self.structure):
             raise unusable(self.name)
         parts = np.split(counts, np.cumsum([x.size for x in old])[:-1])
         return {
             name: part.reshape(x.shape).astype(x.dtype)
             for name, part, x in zip(self.names, parts, old, strict=True)
         }
+
+
+def chosen_for(names: tuple[str, ...], steps: Sequence[BlockedStep]) -> list[TensorVariable]:
+    """Return the structure of a table, with the directions that its step has chosen."""
+    updates = [u for step in steps if isinstance(step, TableStep) for u in step._updates]
+    tables = [getattr(update, "lattice", update) for update in updates]
+    [table] = [table for table in tables if getattr(table, "names", None) == names]
+    return [pytensor.shared(x) for x in table.structure]
 
 
 def restore_totals(counts, totals, rates) -> None:
@@ -239,10 +269,11 @@ def make_table(
     With `weights`, the parameters of a Dirichlet prior, its probabilities are integrated out.
     Directions are chosen where the chain starts, and stay the same.
     """
-    table = _table(reading, rvs, weights)
-    if not table.entries.shared or (table.entries.gaps.step != 1.0).any():
+    table = planned_table(reading, rvs, weights)
+    table = table._replace(graphs=[], read=point_function(reading.model, table.graphs))
+    if not table.along:
         return table
-    z, lam, tau, *_ = table.read(point)
+    z, lam, tau = table.read(point)[0]
     size = table.entries.first.size - 1
     known = np.zeros((z.size, size))
     cell = np.repeat(np.arange(size), np.diff(table.entries.first))
@@ -305,9 +336,10 @@ def released_sums(reading: Reading, release, constant) -> TensorVariable:
     return as_row(z, *rates)
 
 
-def _table(
-    reading: Reading, rvs: tuple[TensorVariable, ...], weights: TensorVariable | None
+def planned_table(
+    reading: Reading, rvs: tuple[TensorVariable, ...], weights: TensorVariable | None = None
 ) -> Table:
+    """Return a table as `make_table` does, before anything is compiled or drawn."""
     entries = read_cell_entries(reading, rvs)
     rv, size = rvs[0], sum(math.prod(counts_shape(v)) for v in rvs)
     op, shape = rv.owner.op, counts_shape(rv)
@@ -336,6 +368,6 @@ def _table(
             )
             for by_variable in zip(*each, strict=True)
         ]
-    read = point_function(reading.model, [*(released[k] for k in range(3)), totals, *theta])
     names = tuple(reading.model.rvs_to_values[v].name for v in rvs)
-    return Table(names, law, block, entries, read, np.empty((0, size)))
+    graphs = [released, totals, pt.stack([t.astype("float64") for t in theta])]
+    return Table(names, law, block, entries, graphs, None, np.empty((0, size)))

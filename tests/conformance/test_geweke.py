@@ -296,17 +296,17 @@ def softmax_table():
     release("sum", y[:2].sum(), dp.LaplaceMechanism(2.0))
 
 
-def poisson_tables():
+def poisson_tables(tables=TABLES):
     """Of three cells, with a weighted sum."""
-    rate = pm.Gamma("rate", 3, 0.5, shape=(TABLES, 3))
-    y = pm.Poisson("y", rate, shape=(TABLES, 3))
+    rate = pm.Gamma("rate", 3, 0.5, shape=(tables, 3))
+    y = pm.Poisson("y", rate, shape=(tables, 3))
     release("cells", y, dp.DiscreteGaussianMechanism(3.0))
     release("sums", y[:, 0] + 2 * y[:, 2], dp.LaplaceMechanism(1.0))
 
 
-def negative_binomial_tables():
-    p = pm.Beta("p", 4, 4, shape=(TABLES, 2))
-    y = pm.NegativeBinomial("y", n=2.5, p=p, shape=(TABLES, 2))
+def negative_binomial_tables(tables=TABLES):
+    p = pm.Beta("p", 4, 4, shape=(tables, 2))
+    y = pm.NegativeBinomial("y", n=2.5, p=p, shape=(tables, 2))
     release("cells", y, dp.LaplaceMechanism(3.0))
     release("sums", y.sum(axis=1), dp.GaussianMechanism(1.0))
 

@@ -290,11 +290,8 @@ def without_rates(rng, size):
     return natural, given
 
 
-def steps_in_a_loop(*, build, prior=None, size=4_000, chosen=None):
-    """All that steps draw and move, once; the release is a pm.Data, so that it is one loop.
-
-    `chosen`: a step, and the names of its variables, where it is not the one of `dp.steps`.
-    """
+def steps_in_a_loop(*, build, prior=None, size=4_000, chosen=None):  # a step, its variables
+    """All that steps draw and move, once; the release is a pm.Data, so that it is one loop."""
     with pm.Model() as model:
         build()
     if prior is without_rates:
@@ -328,56 +325,40 @@ def steps_in_a_loop(*, build, prior=None, size=4_000, chosen=None):
     steps.compare(before, after, list(before), given)
 
 
+def looped(build, prior=None, **options):
+    return steps_in_a_loop, {"build": build, "prior": prior} | options
+
+
+NOISE, MIXTURE = dp.LaplaceMechanism(1.0), (dp.LaplaceScaleMixtureGibbs, "y")
 # By the name of the route.
 CHAINS = {
     "steps in one loop": {
-        "not conjugate": (
-            steps_in_a_loop, {"build": steps.logit_count, "prior": steps.draw_logit_count}
+        "not conjugate": looped(steps.logit_count, steps.draw_logit_count),
+        "binomial": looped(
+            partial(steps.binomial_count, dp.GeometricMechanism(2.0)), steps.draw_binomial_count
         ),
-        "binomial": (
-            steps_in_a_loop,
-            {
-                "build": partial(steps.binomial_count, dp.GeometricMechanism(2.0)),
-                "prior": steps.draw_binomial_count,
-            },
+        "multinomial": looped(
+            partial(steps.multinomial_count, NOISE, lambda k: [k[0] + 2 * k[1], k[2]]),
+            steps.draw_multinomial_count,
         ),
-        "multinomial": (
-            steps_in_a_loop,
-            {
-                "build": partial(
-                    steps.multinomial_count,
-                    dp.LaplaceMechanism(1.0),
-                    lambda k: [k[0] + 2 * k[1], k[2]],
-                ),
-                "prior": steps.draw_multinomial_count,
-            },
+        "multinomial, marginals": looped(
+            partial(steps.multinomial_count, NOISE, lambda k: [k[0] + k[1], k[1] + k[2]])
         ),
-        "scale mixture": (
-            steps_in_a_loop,
-            {
-                "build": partial(steps.normals, 3), "chosen": (dp.LaplaceScaleMixtureGibbs, "y")
-            },
+        "table": looped(steps.softmax_table, size=3_000, chosen=(dp.TableGibbs, "y")),
+        "Poisson tables": looped(partial(steps.poisson_tables, 2)),
+        "negative binomial tables": looped(partial(steps.negative_binomial_tables, 2)),
+        "mean of Poisson counts": looped(
+            steps.mean_of_poisson_counts, steps.draw_mean_of_poisson_counts
         ),
-        "scale mixture, jointly": (
-            steps_in_a_loop,
-            {
-                "build": steps.correlated_normals,
-                "prior": steps.draw_correlated_normals,
-                "chosen": (dp.LaplaceScaleMixtureGibbs, "y"),
-            },
+        "scale mixture": looped(partial(steps.normals, 3), chosen=MIXTURE),
+        "scale mixture, jointly": looped(
+            steps.correlated_normals, steps.draw_correlated_normals, chosen=MIXTURE
         ),
     },
-    "steps in one loop, on the counts": {
-        "levels": (steps_in_a_loop, {"build": steps.levels, "prior": steps.draw_levels}),
-    },
-    "steps in one loop, rates integrated out": {
-        "levels": (steps_in_a_loop, {"build": steps.levels, "prior": without_rates}),
-    },
+    "steps in one loop, on the counts": {"levels": looped(steps.levels, steps.draw_levels)},
+    "steps in one loop, rates integrated out": {"levels": looped(steps.levels, without_rates)},
     "steps in one loop, on the statistics": {
-        "bounded": (
-            steps_in_a_loop,
-            {"build": steps.bounded_moments, "prior": steps.draw_bounded_statistics},
-        ),
+        "bounded": looped(steps.bounded_moments, steps.draw_bounded_statistics)
     },
     "records in one loop": {
         "both moves": (record_chain, {}),
@@ -434,6 +415,8 @@ def test_every_chain_has_a_case():
     "steps in one loop: not conjugate",
     "steps in one loop: binomial",
     "steps in one loop: multinomial",
+    "steps in one loop: multinomial, marginals",
+    "steps in one loop: table",
     "steps in one loop: scale mixture, jointly",
     "steps in one loop, on the statistics: bounded",
     "records in one loop: both moves",

@@ -33,7 +33,7 @@ def geography(batch=True):
 
 
 def released(table, point):
-    z, lam, tau, *_ = table.read(point)
+    z, lam, tau = table.read(point)[0]
     return Releases(z, lam, tau, *table.entries[:3])
 
 
@@ -334,3 +334,13 @@ def test_dirichlet_multinomial_tables():
     log_p = (special.gammaln(tables + a) - special.gammaln(tables + 1)).sum(1)
     log_p -= np.abs(z - tables).sum(1) + np.abs(4.5 - tables[:, :2].sum(1)) / 2
     values_follow(found, tables, special.softmax(log_p))
+
+
+def test_rates_of_counts_that_are_released_in_sums_too_move_together():
+    with pm.Model() as model:
+        y = pm.Poisson("y", pm.Gamma("rate", 2.0, 0.3, shape=4), shape=4)
+        noise = dp.GeometricMechanism(3.0)
+        dp.PrivateObservation("cells", y, noise, observed=[4, 6, 2, 7])
+        dp.PrivateObservation("sums", y.reshape((2, 2)).sum(axis=1), noise, observed=[11, 8])
+    [weave] = TableGibbs([y], model=model).weaves
+    assert weave.parameters == [model["rate"]]
