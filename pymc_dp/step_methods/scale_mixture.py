@@ -5,17 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
-from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.compiled import Piece
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import as_row
-from pymc_dp.kernels import key_of, part
 from pymc_dp.kernels.draws.scale_mixture import draw_independent, draw_joint
 from pymc_dp.mechanisms import LaplaceMechanism
 from pymc_dp.mechanisms.release import PrivateReleaseRV
-from pymc_dp.reading.model import Reading, children, release_statistic
-from pymc_dp.step_methods.base import LoopDraw, in_a_row, point_function, unusable
+from pymc_dp.reading.model import children, release_statistic
+from pymc_dp.step_methods.base import point_function, unusable
 from pymc_dp.step_methods.registry import STEPS
 from pymc_dp.step_methods.two_sided import released_entries
 from pymc_dp.step_methods.weave import WeavingStep
@@ -69,74 +66,43 @@ class LaplaceScaleMixtureGibbs(WeavingStep):
     name = "dp_scale_mixture"
 
     def _read(self, reading, rv, initial_point):
-        return (point_function(reading.model, _conditional(reading, rv)),)
+        law = rv.owner.op
+        if not isinstance(law, NormalRV | MvNormalRV):
+            raise ValueError(
+                f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}, which follows {law}: it "
+                f"updates Normal and MvNormal variables; write TwoSidedGibbs for others"
+            )
+        fed = children(reading, rv)
+        if len(fed) != 1 or not isinstance(fed[0].owner.op, PrivateReleaseRV):
+            raise Declined(
+                f"it must feed one release and nothing else, and feeds {[c.name for c in fed]}"
+            )
+        [release] = fed
+        mechanism, _, moments = release.owner.op.split(release.owner.inputs)
+        if type(mechanism) is not LaplaceMechanism or moments is not None:
+            raise Declined(
+                f"the release {release.name!r} must carry Laplace noise, without bounds; write "
+                f"TwoSidedGibbs"
+            )
+        joint = isinstance(law, MvNormalRV)
+        if reading.model.rvs_to_transforms[rv] is not None or (joint and rv.type.ndim > 1):
+            raise Declined(
+                "it must be a plain variable without transform=, an MvNormal one of them a single "
+                "vector"
+            )
+        if joint and release_statistic(release) is not rv:
+            raise Declined(f"the statistic of {release.name!r} must be {rv.name!r} itself")
+        z, noise, factor, constant = released_entries(reading.model, rv, release, mechanism)
+        mean, spread = law.dist_params(rv.owner)
+        z, noise = (z - constant) / factor, noise / pt.abs(factor)
+        if joint:
+            outputs, draw = [as_row(z, noise, mean), spread], draw_joint
+        else:
+            outputs, draw = [as_row(z, noise, mean, spread)], draw_independent
+        return point_function(reading.model, outputs), draw
 
-    def _draw(self, name, point, parts_at):
+    def _draw(self, name, point, parts_at, draw):
         (rows, *cov), old = parts_at(point), point[name]
         if np.isnan(rows).any() or not (rows[1] > 0).all():
             raise unusable(name)
-        draw = draw_joint if cov else draw_independent
         return draw(self.rng, old.ravel().copy(), *rows, *cov).reshape(old.shape)
-
-    @classmethod
-    def loop_draws(cls, reading, group):
-        """See `DPStep.loop_draws`."""
-        draws = []
-        for rv in group:
-            rows, *cov = _conditional(reading, rv)
-            rows = pt.switch(pt.all(rows[1] > 0), rows, np.nan)
-            draw = _draw_jointly if cov else _draw_each
-            draws.append(LoopDraw((rv,), [in_a_row([rv]), rows, *cov], Piece(draw, key_of(draw))))
-        return draws
-
-
-@part
-def _draw_each(rng, old, rows):
-    """Draw independent statistics in a compiled loop."""
-    if np.isnan(rows).any():
-        return np.full(old.size, np.nan)
-    return draw_independent(rng, old, rows[0], rows[1], rows[2], rows[3])
-
-
-@part
-def _draw_jointly(rng, old, rows, cov):
-    """Draw jointly Normal statistics in a compiled loop."""
-    if np.isnan(rows).any():
-        return np.full(old.size, np.nan)
-    return draw_joint(rng, old, rows[0], rows[1], rows[2], cov)
-
-
-def _conditional(reading: Reading, rv: TensorVariable) -> list[TensorVariable]:
-    """Return (z, noise, mean, ...) in rows, and the covariance where there is one."""
-    law = rv.owner.op
-    if not isinstance(law, NormalRV | MvNormalRV):
-        raise ValueError(
-            f"LaplaceScaleMixtureGibbs cannot update {rv.name!r}, which follows {law}: it "
-            f"updates Normal and MvNormal variables; write TwoSidedGibbs for others"
-        )
-    fed = children(reading, rv)
-    if len(fed) != 1 or not isinstance(fed[0].owner.op, PrivateReleaseRV):
-        raise Declined(
-            f"it must feed one release and nothing else, and feeds {[c.name for c in fed]}"
-        )
-    [release] = fed
-    mechanism, _, moments = release.owner.op.split(release.owner.inputs)
-    if type(mechanism) is not LaplaceMechanism or moments is not None:
-        raise Declined(
-            f"the release {release.name!r} must carry Laplace noise, without bounds; write "
-            f"TwoSidedGibbs"
-        )
-    joint = isinstance(law, MvNormalRV)
-    if reading.model.rvs_to_transforms[rv] is not None or (joint and rv.type.ndim > 1):
-        raise Declined(
-            "it must be a plain variable without transform=, an MvNormal one of them a single "
-            "vector"
-        )
-    if joint and release_statistic(release) is not rv:
-        raise Declined(f"the statistic of {release.name!r} must be {rv.name!r} itself")
-    z, noise, factor, constant = released_entries(reading.model, rv, release, mechanism)
-    mean, spread = law.dist_params(rv.owner)
-    z, noise = (z - constant) / factor, noise / pt.abs(factor)
-    if joint:
-        return [as_row(z, noise, mean), spread]
-    return [as_row(z, noise, mean, spread)]

@@ -250,9 +250,9 @@ def variances():
     release("zb", b, dp.LaplaceMechanism(3.0))
 
 
-def normals(shape=SIZE):
-    mu = pm.Normal("mu", 0, 2, shape=shape)
-    y = pm.Normal("y", mu, 1.5, shape=shape)
+def normals():
+    mu = pm.Normal("mu", 0, 2, shape=SIZE)
+    y = pm.Normal("y", mu, 1.5, shape=SIZE)
     release("z", 1 - 2 * y, dp.LaplaceMechanism(1.5))
 
 

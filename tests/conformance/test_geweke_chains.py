@@ -329,7 +329,7 @@ def looped(build, prior=None, **options):
     return steps_in_a_loop, {"build": build, "prior": prior} | options
 
 
-NOISE, MIXTURE = dp.LaplaceMechanism(1.0), (dp.LaplaceScaleMixtureGibbs, "y")
+NOISE = dp.LaplaceMechanism(1.0)
 # By the name of the route.
 CHAINS = {
     "steps in one loop": {
@@ -349,10 +349,6 @@ CHAINS = {
         "negative binomial tables": looped(partial(steps.negative_binomial_tables, 2)),
         "mean of Poisson counts": looped(
             steps.mean_of_poisson_counts, steps.draw_mean_of_poisson_counts
-        ),
-        "scale mixture": looped(partial(steps.normals, 3), chosen=MIXTURE),
-        "scale mixture, jointly": looped(
-            steps.correlated_normals, steps.draw_correlated_normals, chosen=MIXTURE
         ),
     },
     "steps in one loop, on the counts": {"levels": looped(steps.levels, steps.draw_levels)},
@@ -417,7 +413,6 @@ def test_every_chain_has_a_case():
     "steps in one loop: multinomial",
     "steps in one loop: multinomial, marginals",
     "steps in one loop: table",
-    "steps in one loop: scale mixture, jointly",
     "steps in one loop, on the statistics: bounded",
     "records in one loop: both moves",
     "records in one loop: with the records",
