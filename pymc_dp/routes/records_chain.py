@@ -10,7 +10,9 @@ of the parameters given the records. The warm-up tunes, from the draws alone:
 - the number of moves of a kind in a round: two along each axis, but a single move if their mean
   squared jump is less than a tenth of the other kind's. Moves as costly as a sweep, because they
   draw random numbers or add up all records, are made once along each axis, and a single one if the
-  other kind's jumps are longer;
+  other kind's jumps are longer. Moves given sums over the records take no time beside a sweep of
+  many records: there are up to ten along each axis, and costly moves of the other kind are then
+  made more than once only if their mean squared jump is ten times as long;
 - the number of rounds in a draw (`routes.warm_up`).
 """
 
@@ -29,7 +31,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.shapes import value_lengths
-from pymc_dp.kernels.records.chains import CARRIED
+from pymc_dp.kernels.records.chains import CARRIED, GIVEN
 from pymc_dp.reading.factors import parameters
 from pymc_dp.reading.groups import Records, blocks
 from pymc_dp.reading.model import Reading
@@ -52,7 +54,8 @@ from pymc_dp.step_methods.records.engine import Engine, chained
 _NAME = "records in one loop"
 _MOST_PARAMETERS = 20  # entries: each move of a parameter computes all records anew
 # Passes over the axes in a round, and the least share of the other kind's mean squared jump.
-_CHEAP, _COSTLY = (2, 0.1), (1, 1.0)
+_CHEAP, _COSTLY, _BESIDE_FREE = (2, 0.1), (1, 1.0), (1, 10.0)
+_MOST_PASSES, _RECORDS_A_MOVE = 10, 100  # of moves given sums: a fifth of the time of a sweep
 _TRIES = 100  # at drawing first records of all blocks at the same parameters
 
 
@@ -124,8 +127,9 @@ class RecordChain(TunedChain):
 
     def _moves(self, state: State, drawn: np.ndarray) -> np.ndarray:
         """Return the number of moves of each kind in a round."""
-        each = zip(*(engine.costly for engine in self._engines), strict=True)
-        how = [_COSTLY if any(costly) else _CHEAP for costly in each]
+        carried, afresh = map(any, zip(*(engine.costly for engine in self._engines), strict=True))
+        costly = _COSTLY if afresh else _BESIDE_FREE
+        how = [costly if carried else _CHEAP, _COSTLY if afresh else _CHEAP]
         passes, least = map(np.array, zip(*how, strict=True))
         axes, scales = _learnt(state)
         moves = passes * scales.shape[1]
@@ -136,6 +140,10 @@ class RecordChain(TunedChain):
             axes = axes if axes.shape[1] else np.eye(sd.size)
             jumps = ((scales * np.linalg.norm(axes / sd[:, None], axis=0)) ** 2).mean(axis=1)
             moves = np.where(jumps < least * jumps[::-1], np.minimum(moves, 1), moves)
+        if not afresh:
+            n = sum(engine.block.n for engine in self._engines)
+            most = min(n // _RECORDS_A_MOVE, _MOST_PASSES * scales.shape[1])
+            moves[GIVEN] = max(moves[GIVEN], most)
         return moves
 
     def run(self, rng: np.random.Generator, state: State, draws: int):

@@ -4,7 +4,10 @@ Step sizes change every ten draws, later after a tenth of the draws so far. A dr
 rounds as the autocorrelation time of the slowest parameter, so that two draws are about one
 effective draw, and at most 100. Draws of the warm-up have a third of that. The time is measured on
 the later half of the draws whenever their number has doubled. The rounds then grow fourfold at
-most, as few draws of a chain that mixes slowly measure its time poorly.
+most, as few draws of a chain that mixes slowly measure its time poorly. At the end of the warm-up
+the latest quarter and eighth are measured, too, and the shortest time counts: on the way to the
+posterior, which may take most of the warm-up, draws look as if they mixed slowly. Short stretches
+give short times, which are made longer by the root of the share.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ from pymc_dp.step_methods.records.adaptation import WalkAdaptation
 
 _TUNED = 10  # draws between changes of step sizes
 _CORRELATED, _FEWER = 2.0, 3  # draws to an effective one; divisor of rounds in the warm-up
-_SHORTEST = 100  # draws from which the autocorrelation time is measured
+_SHORTEST = 50  # draws from which the autocorrelation time is measured
+_ENOUGH = 200  # draws of a warm-up that measures it
 _MOST_ROUNDS, _FASTEST = 100, 4.0  # to a draw; growth of the rounds at a time
 
 
@@ -158,12 +162,20 @@ def warm_up(
         late = drawn[(first + size) // 2 : first + size]
         learn(drawn[first : first + size], counts, late)
         first += size
-        if first >= measured or (first == tune >= 2 * _SHORTEST):
-            apart = max(map(_draws_apart, late.T), default=1.0)
+        if tune >= _ENOUGH and (first >= measured or first == tune):
+            shares = (1, 2, 4) if first == tune else (1,)
+            apart = min(_slowest(late[-(len(late) // share) :]) * share**0.5 for share in shares)
             wanted = min(apart / _CORRELATED, _FEWER * _FASTEST) * rounds[0]
             rounds[0] = np.clip(round(wanted / _FEWER), 1, _MOST_ROUNDS)
             measured *= 2
     rounds[0] = np.clip(round(wanted), 1, _MOST_ROUNDS)
+
+
+def _slowest(rows: np.ndarray) -> float:
+    """Return the number of draws to an effective draw of the slowest parameter."""
+    if len(rows) < _SHORTEST // 2:
+        return math.inf  # too few to tell
+    return max(map(_draws_apart, rows.T), default=1.0)
 
 
 def _draws_apart(draws: np.ndarray) -> float:

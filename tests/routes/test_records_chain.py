@@ -10,6 +10,7 @@ import pymc_dp as dp
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import records_chain
+from pymc_dp.routes.warm_up import warm_up
 from tests.agreement import has_moments
 from tests.chains import QUIET
 from tests.models import LAPLACE, route_table
@@ -97,6 +98,35 @@ def test_draws_are_the_same_in_pieces():
             rows.append(row)
         found.append(np.concatenate(rows))
     np.testing.assert_array_equal(*found)
+
+
+def test_the_way_to_the_posterior_is_not_taken_for_slow_mixing():
+    """A chain that arrives after 260 of 300 draws, and then mixes at once; a slow one."""
+    rng = np.random.default_rng(1)
+    arrives = np.maximum(260 - np.arange(300), 0) + rng.standard_normal(300)
+    rounds = {}
+    for name, path in (("arrives", arrives), ("slow", rng.standard_normal(300).cumsum())):
+        counts, position = np.ones(3, int), [0]
+
+        def draw(draws, path=path, position=position):
+            position[0] += draws
+            return path[position[0] - draws : position[0], None], []
+
+        warm_up(300, Pieces(), draw, lambda *learnt: None, counts)
+        rounds[name] = counts[0]
+    assert rounds["arrives"] <= 12
+    assert rounds["slow"] > 12
+
+
+def test_moves_given_sums_are_many_beside_many_records():
+    """Moves with the records draw as many random numbers as a sweep: one in a round."""
+    with pm.Model() as model:
+        x = pm.Gamma("x", pm.Gamma("shape", 2, 1), pm.Gamma("rate", 2, 1), shape=3_000)
+        z = pm.math.log(x.clip(0.01, 9.0)).mean()
+        dp.PrivateObservation("z", z, dp.LaplaceMechanism(0.003), observed=0.1)
+    chain = records_chain.RecordChain(Reading(model))
+    rng = np.random.default_rng(1)
+    assert chain._moves(chain.begun(rng), rng.standard_normal((50, 2))).tolist() == [1, 30]
 
 
 def groups(rate=None):
