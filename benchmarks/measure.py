@@ -105,8 +105,10 @@ def side(pipe, name: str, form: str, sampler: str, best: float, part: float = 1.
             if found["diverged"] and form != OURS:
                 options["target_accept"] = 0.9
             found["route"] = last_route(said) or sampler
-            pipe.send(found)
-            if found["drawn"] < draws:
+            stopped = found["drawn"] < draws
+            if not stopped or seed <= SEEDS[0]:  # after a whole warm call, a part says no more
+                pipe.send(found)
+            if stopped:
                 return pipe.send(f"over {row.limit:.0f} CPU s, after {found['drawn']} draws")
             # The first warm call tells whether a form by hand is the best one.
             if seed and found["rhat"] >= CONVERGED and form != OURS:

@@ -736,7 +736,7 @@ def logistic(form, n, t=0.75):
         pm.Bernoulli("z", 1 - t + (2 * t - 1) * pm.math.sigmoid(X @ b), observed=z)
 
 
-@row("time-use", "theta", "records", draws=(300, 100), limit=60)
+@row("time-use", "theta", "records", draws=(300, 100), limit=120)
 def time_use(form, n=6656, epsilon=1.0):
     """Release the means of clamped logarithms of three shares of the day (Xiong & Ju, 2025)."""
     rng, least = np.random.default_rng(19), 0.0006944

@@ -25,12 +25,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, combinations
 
+import arviz_base
 import numpy as np
+from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
-from pymc_dp.graphs.shapes import value_lengths
+from pymc_dp.graphs.draws import per_draw
+from pymc_dp.graphs.shapes import known_shape, value_lengths
 from pymc_dp.kernels.records.chains import CARRIED, GIVEN
 from pymc_dp.reading.factors import parameters
 from pymc_dp.reading.groups import Records, blocks
@@ -56,6 +59,7 @@ _MOST_PARAMETERS = 20  # entries: each move of a parameter computes all records 
 # Passes over the axes in a round, and the least share of the other kind's mean squared jump.
 _CHEAP, _COSTLY, _BESIDE_FREE = (2, 0.1), (1, 1.0), (1, 10.0)
 _MOST_PASSES, _RECORDS_A_MOVE = 10, 100  # of moves given sums: a fifth of the time of a sweep
+_LONGEST_PART = 20  # entries of an expression that is recorded for a deterministic of two blocks
 _TRIES = 100  # at drawing first records of all blocks at the same parameters
 
 
@@ -78,6 +82,11 @@ class RecordChain(TunedChain):
         tagged = [rv for block in covered(reading) for rv in block.records if is_tagged(rv)]
         groups = checked_blocks(reading, tagged, self._start)
         shown = [model[name] for name in public(reading)]
+        self._joint = [rv for rv in shown if rv in model.deterministics and _is_joint(rv, groups)]
+        shown = [rv for rv in shown if rv not in self._joint]
+        parts = dict.fromkeys(part for rv in self._joint for part in _parts(rv, groups))
+        self._parts = {part: part.copy(name=f"part {k}") for k, part in enumerate(parts)}
+        shown += self._parts.values()
         recorded = [[rv for rv in shown if _computed(rv, block)] for block in groups]
         elsewhere = {*chain.from_iterable(recorded[1:])}
         recorded[0] = [rv for rv in shown if rv not in elsewhere]
@@ -157,6 +166,22 @@ class RecordChain(TunedChain):
             watch.look(lowest, int(refused), draws * state.sweeps)
         return out, moves
 
+    def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return draws by name, with deterministics of several blocks computed from their parts."""
+        draws = super().posterior(rows, rng)
+        parts = {part: draws.pop(str(kept.name)) for part, kept in self._parts.items()}
+        if self._joint:
+            dataset = arviz_base.dict_to_dataset(draws)
+            inputs = {part: part.type() for part in parts}
+            values = {
+                inputs[part]: x.reshape(-1, *x.shape[2:]).astype(part.dtype)
+                for part, x in parts.items()
+            }
+            for rv, graph in zip(self._joint, graph_replace(self._joint, inputs), strict=True):
+                flat = per_draw(dataset, graph, values)
+                draws[str(rv.name)] = flat.reshape(*rows.shape[:2], *flat.shape[1:])
+        return draws
+
 
 def _learnt(state: State) -> tuple[np.ndarray, np.ndarray]:
     """Return the axes of both kinds of moves, and the step sizes, a row for each kind."""
@@ -176,6 +201,8 @@ def covered(reading: Reading) -> list[Records]:
     for first, second in combinations(record_blocks, 2):
         for rv in (*model.basic_RVs, *model.potentials, *model.deterministics):
             if _computed(rv, first) and _computed(rv, second):
+                if rv in model.deterministics and _are_short(_parts(rv, record_blocks)):
+                    continue
                 raise Declined(
                     f"{rv.name!r} is computed from records of several groups, {first.name!r} and "
                     f"{second.name!r}"
@@ -196,6 +223,23 @@ def covered(reading: Reading) -> list[Records]:
 def _computed(rv: TensorVariable, block: Records) -> bool:
     """Whether a variable is among the records of a block, or computed from them."""
     return bool({*block.records} & {*ancestors([rv])})
+
+
+def _is_joint(rv: TensorVariable, record_blocks: Sequence[Records]) -> bool:
+    """Whether a variable is computed from records of several blocks."""
+    return sum(_computed(rv, block) for block in record_blocks) > 1
+
+
+def _parts(rv: TensorVariable, record_blocks: Sequence[Records]) -> list[TensorVariable]:
+    """Return the expressions of single blocks that a variable is computed from."""
+    if _is_joint(rv, record_blocks):
+        return [part for operand in rv.owner.inputs for part in _parts(operand, record_blocks)]
+    return [rv] if any(_computed(rv, block) for block in record_blocks) else []
+
+
+def _are_short(parts: Sequence[TensorVariable]) -> bool:
+    shapes = [known_shape(part) for part in parts]
+    return all(math.prod(n or math.inf for n in shape) <= _LONGEST_PART for shape in shapes)
 
 
 def _plan(reading: Reading) -> Plan:

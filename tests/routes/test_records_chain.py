@@ -29,6 +29,7 @@ def two_groups():
         pm.Deterministic("mean of b", b.mean())  # before that of a: each has its own place
         pm.Deterministic("total", mu + shift)
         pm.Deterministic("mean of a", a.mean())
+        pm.Deterministic("difference", pt.stack([b.mean() - a.mean(), mu - a.mean() + 0 * b[0]]))
     return model
 
 
@@ -52,7 +53,11 @@ def test_two_groups_follow_their_joint_law():
     gain = np.linalg.solve(joint[-2:, -2:] + np.diag(np.square(NOISE)), joint[-2:]).T
     mean, cov = gain @ Z, joint - gain @ joint[-2:]
     found = sample(two_groups())
-    assert set(found) == set(of)
+    assert set(found) == {*of, "difference"}
+    a, b = (found[f"mean of {x}"].to_numpy() for x in "ab")
+    np.testing.assert_allclose(
+        found["difference"], np.stack([b - a, found["mu"].to_numpy() - a], axis=-1)
+    )
     for k, name in enumerate(of):
         has_moments(found[name].values, mean[k], cov[k, k] ** 0.5)
 
@@ -132,7 +137,7 @@ def test_moves_given_sums_are_many_beside_many_records():
 def groups(rate=None):
     """Two groups of records of one parameter, and their clipped sums."""
     mu = pm.Normal("mu") if rate is None else rate()
-    a, b = pm.Normal("a", mu, shape=5), pm.Normal("b", mu, shape=7)
+    a, b = pm.Normal("a", mu, shape=5), pm.Normal("b", mu, shape=25)
     for name, x in (("of a", a), ("of b", b)):
         dp.PrivateObservation(name, x.clip(0, 1).sum(), LAPLACE, observed=3.0)
     return a, b
@@ -140,7 +145,7 @@ def groups(rate=None):
 
 def contrast():
     a, b = groups()
-    pm.Deterministic("contrast", a.mean() - b.mean())
+    pm.Deterministic("contrast", (a[:, None] > b).mean())  # of all pairs of records
 
 
 def total():
