@@ -55,6 +55,7 @@ def call(sample, names, options) -> dict[str, Any]:
         "sampling": posterior.attrs.get("sampling_time", np.nan) * seconds / wall,
         "ess": min(float(az.ess(x)) for x in draws),
         "rhat": max(float(az.rhat(x)) for x in draws),
+        "chains": chains[0],
         "drawn": chains[1],
         "diverged": int(np.sum(stats["diverging"])) if "diverging" in stats else 0,
         "seed": options["random_seed"],
@@ -105,7 +106,8 @@ def side(pipe, name: str, form: str, sampler: str, best: float, part: float = 1.
             if found["diverged"] and form != OURS:
                 options["target_accept"] = 0.9
             found["route"] = last_route(said) or sampler
-            stopped = found["drawn"] < draws
+            whole = found["chains"] == options["chains"] and found["drawn"] == draws
+            found["stopped"] = stopped = not whole
             if not stopped or seed <= SEEDS[0]:  # after a whole warm call, a part says no more
                 pipe.send(found)
             if stopped:
@@ -169,9 +171,9 @@ def measure(name: str, form: str, sampler: str = "nutpie", best: float = 0.0) ->
 
 
 def rate(found: dict[str, Any], of: str = "seconds") -> float:
-    """Return the median rate of the warm calls of a side; 0 where not all of them converged."""
+    """Return the median rate of the warm calls; 0 where not all of them ended and converged."""
     warm = found["calls"][1:]
-    mixed = warm and all(c["rhat"] < CONVERGED for c in warm)
+    mixed = warm and all(c["rhat"] < CONVERGED and not c.get("stopped") for c in warm)
     return float(np.median([c["ess"] / c[of] for c in warm])) if mixed else 0.0
 
 

@@ -43,8 +43,9 @@ def figures(side: dict[str, Any]) -> list[str]:
 
 def rhat(side: dict[str, Any]) -> str:
     """Return the largest R-hat of the warm calls, marked where chains do not agree."""
-    found = max((c["rhat"] for c in side["calls"][1:] or side["calls"]), default=None)
-    return "" if found is None else f"{found:.3f}" + " †" * (found >= CONVERGED)
+    calls = side["calls"][1:] or side["calls"]
+    found = np.max([c["rhat"] for c in calls]) if calls else None
+    return "" if found is None else f"{found:.3f}" + " †" * (not found < CONVERGED)
 
 
 def ratios(ours: dict[str, Any], other: dict[str, Any], of: str) -> str:

@@ -182,13 +182,20 @@ def result(
         attrs={"posterior": {"inference_library": "pymc_dp"} | attributes},
     )
     dataset = tree["posterior"].to_dataset()
-    shape = dataset.sizes["chain"], dataset.sizes["draw"]
-    for deterministic in deterministics:
-        values = per_draw(dataset, deterministic)
-        named = model.named_vars_to_dims.get(deterministic.name)
-        named = named or [f"{deterministic.name}_dim_{i}" for i in range(values.ndim - 1)]
-        shaped = values.reshape(*shape, *values.shape[1:])
-        dataset[deterministic.name] = (("chain", "draw", *named), shaped)
-        dataset = dataset.assign_coords({d: coords[d] for d in named if d in coords})
-    tree["posterior"] = DataTree(dataset)
+    tree["posterior"] = DataTree(with_deterministics(dataset, model, deterministics))
     return tree
+
+
+def with_deterministics(
+    posterior: xr.Dataset, model: pm.Model, deterministics: Sequence[TensorVariable]
+) -> xr.Dataset:
+    """Add expressions of the variables, evaluated at every draw, with their dims and coords."""
+    shape = posterior.sizes["chain"], posterior.sizes["draw"]
+    dims, coords = dims_of(model, [str(d.name) for d in deterministics])
+    for deterministic in deterministics:
+        name, values = str(deterministic.name), per_draw(posterior, deterministic)
+        named = dims.get(name) or [f"{name}_dim_{i}" for i in range(values.ndim - 1)]
+        shaped = values.reshape(*shape, *values.shape[1:])
+        posterior[name] = (("chain", "draw", *named), shaped)
+        posterior = posterior.assign_coords({d: coords[d] for d in named if d in coords})
+    return posterior

@@ -105,11 +105,11 @@ def _power_of_exp(
     if not depends_on(logarithm, variable):
         return 0.0
     match getattr(getattr(logarithm.owner, "op", None), "scalar_op", None):
-        case ps.Log():
+        case ps.Log() if positive:
             return power(logarithm.owner.inputs[0], variable, positive=positive)
         case ps.Add():
             terms = logarithm.owner.inputs
             powers = [_power_of_exp(x, variable, positive=positive) for x in terms]
-            exponents = [k for k in powers if k is not None]
+            exponents = [k for k in powers if k is not None and k != math.inf]
             return sum(exponents) if len(exponents) == len(powers) else None
     return None

@@ -32,6 +32,7 @@ from pymc_dp.step_methods.base import observed_values
 
 _log = logging.getLogger("pymc.dp")
 
+CHAINS = 4  # chains are cheap, and with four the diagnostics are robust
 _WAIT = 0.2  # seconds between looks for Ctrl-C
 
 
@@ -104,7 +105,7 @@ def run(
     The other parameters are those of `pm.sample`. Ctrl-C returns the draws so far.
     """
     cores = cores or min(4, available_cores())
-    chains = chains or 4  # chains are cheap, and with four the diagnostics are robust
+    chains = chains or CHAINS
     rngs = get_random_generator(random_seed).spawn(chains)
     stage("" if progressbar else DRAWING)
     began = time.perf_counter()

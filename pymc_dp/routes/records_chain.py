@@ -137,11 +137,13 @@ class RecordChain(TunedChain):
     def _moves(self, state: State, drawn: np.ndarray) -> np.ndarray:
         """Return the number of moves of each kind in a round."""
         carried, afresh = map(any, zip(*(engine.costly for engine in self._engines), strict=True))
-        costly = _COSTLY if afresh else _BESIDE_FREE
+        axes, scales = _learnt(state)
+        n, count = sum(engine.block.n for engine in self._engines), scales.shape[1]
+        free = 0 if afresh else min(n // _RECORDS_A_MOVE, _MOST_PASSES * count)  # beside a sweep
+        costly = _BESIDE_FREE if free > _CHEAP[0] * count else _COSTLY
         how = [costly if carried else _CHEAP, _COSTLY if afresh else _CHEAP]
         passes, least = map(np.array, zip(*how, strict=True))
-        axes, scales = _learnt(state)
-        moves = passes * scales.shape[1]
+        moves = passes * count
         if any(engine.fixed for engine in self._engines):
             moves[CARRIED] = 0
         sd = drawn.std(axis=0)
@@ -149,10 +151,7 @@ class RecordChain(TunedChain):
             axes = axes if axes.shape[1] else np.eye(sd.size)
             jumps = ((scales * np.linalg.norm(axes / sd[:, None], axis=0)) ** 2).mean(axis=1)
             moves = np.where(jumps < least * jumps[::-1], np.minimum(moves, 1), moves)
-        if not afresh:
-            n = sum(engine.block.n for engine in self._engines)
-            most = min(n // _RECORDS_A_MOVE, _MOST_PASSES * scales.shape[1])
-            moves[GIVEN] = max(moves[GIVEN], most)
+        moves[GIVEN] = max(moves[GIVEN], free)  # whatever their jumps
         return moves
 
     def run(self, rng: np.random.Generator, state: State, draws: int):

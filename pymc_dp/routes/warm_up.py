@@ -7,7 +7,8 @@ the later half of the draws whenever their number has doubled. The rounds then g
 most, as few draws of a chain that mixes slowly measure its time poorly. At the end of the warm-up
 the latest quarter and eighth are measured, too, and the shortest time counts: on the way to the
 posterior, which may take most of the warm-up, draws look as if they mixed slowly. Short stretches
-give short times, which are made longer by the root of the share.
+give short times, which are multiplied by the square roots of 2 and 4; where a parameter stands
+still there, they do not count.
 """
 
 from __future__ import annotations
@@ -164,18 +165,20 @@ def warm_up(
         first += size
         if tune >= _ENOUGH and (first >= measured or first == tune):
             shares = (1, 2, 4) if first == tune else (1,)
-            apart = min(_slowest(late[-(len(late) // share) :]) * share**0.5 for share in shares)
+            apart = min(_slowest(late, len(late) // share) * share**0.5 for share in shares)
             wanted = min(apart / _CORRELATED, _FEWER * _FASTEST) * rounds[0]
             rounds[0] = np.clip(round(wanted / _FEWER), 1, _MOST_ROUNDS)
             measured *= 2
     rounds[0] = np.clip(round(wanted), 1, _MOST_ROUNDS)
 
 
-def _slowest(rows: np.ndarray) -> float:
-    """Return the number of draws to an effective draw of the slowest parameter."""
-    if len(rows) < _SHORTEST // 2:
-        return math.inf  # too few to tell
-    return max(map(_draws_apart, rows.T), default=1.0)
+def _slowest(rows: np.ndarray, length: int) -> float:
+    """Return the draws to an effective draw of the slowest parameter, by the last of all rows."""
+    last = rows[-length:]
+    still = (np.ptp(last, axis=0) == 0.0) & (np.ptp(rows, axis=0) > 0.0)
+    if length < _SHORTEST // 2 or still.any():
+        return math.inf  # too few draws to tell
+    return max(map(_draws_apart, last.T), default=1.0)
 
 
 def _draws_apart(draws: np.ndarray) -> float:

@@ -17,7 +17,7 @@ from pymc_dp.plugins.regression.kernels.density import RegressionModel
 from pymc_dp.plugins.regression.kernels.walk import turn
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES, steps_chain
-from pymc_dp.routes.mixed_counts import mixed
+from pymc_dp.routes.gamma_poisson import marginalized
 from tests import slices as hierarchy
 from tests.binary_records import ONE_GROUP, SCALE, TWO_GROUPS
 from tests.conformance import test_geweke as steps
@@ -295,7 +295,7 @@ def steps_in_a_loop(*, build, prior=None, size=4_000, chosen=None):  # a step, i
     with pm.Model() as model:
         build()
     if prior is without_rates:
-        model = mixed(Reading(model))[0].model
+        model = marginalized(Reading(model))[0].model
     if prior is steps.draw_bounded_statistics:
         model = dp.collapse(model, "statistics")
     rng = np.random.default_rng(2)

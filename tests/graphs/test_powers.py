@@ -24,6 +24,8 @@ def test_the_exponential_of_a_sum_of_logarithms_is_a_power():
     assert power(pt.exp(pt.log(v)), v, positive=True) == 1.0
     assert power(pt.exp(pt.log(3 * v**2) + 0.5), v, positive=True) == 2.0
     assert power(pt.exp(pt.log(v) + v), v, positive=True) is None
+    assert power(pt.exp(pt.log(v) + pt.log(pt.exp(v))), v, positive=True) is None
+    assert power(pt.exp(pt.log(v)), v) is None  # NaN where v is negative
     assert power(pt.exp(2 * pt.log(v)), v, positive=True) is None  # a power, not seen
 
 

@@ -9,7 +9,7 @@ from scipy.stats import dlaplace, gamma, nbinom
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.reading.model import Reading
-from pymc_dp.routes.mixed_counts import mixed
+from pymc_dp.routes.gamma_poisson import marginalized
 from tests.agreement import has_moments
 from tests.chains import QUIET
 
@@ -42,16 +42,55 @@ def by_quadrature():
 def test_the_posterior_is_that_of_sums_over_the_counts(caplog):
     with pm.Model(coords={"area": list("abcd")}) as model:
         b = pm.Gamma("b", 2, 1)
-        counts(pm.Gamma("rate", 0.7, b, dims="area"), lambda rate: EXPOSURE * rate)
+        rate = pm.Gamma("rate", 0.7, b, dims="area")
+        counts(rate, lambda rate: pm.Deterministic("mean", EXPOSURE * rate, dims="area"))
+        pm.Deterministic("ranked", rate.argsort() + 0 * b)
     caplog.set_level("INFO", logger="pymc.dp")
     tree = dp.sample(model, draws=4_000, tune=500, chains=2, random_seed=1, **QUIET)
     assert f"Route: {NAME}" in caplog.text
     posterior = tree["posterior"]
-    assert list(posterior.data_vars) == ["b", "rate"]
-    assert posterior["rate"].dims == ("chain", "draw", "area")
+    assert list(posterior.data_vars) == ["b", "rate", "mean", "ranked"]
+    assert posterior["rate"].dims == posterior["mean"].dims == ("chain", "draw", "area")
+    np.testing.assert_allclose(posterior["mean"], EXPOSURE * posterior["rate"])
+    np.testing.assert_array_equal(posterior["ranked"], np.argsort(posterior["rate"], axis=-1))
     of_b, first, second = by_quadrature()
     has_moments(posterior["b"], of_b)
     has_moments(posterior["rate"], first, np.sqrt(second - first**2))
+
+
+def test_a_table_with_exposures_that_change():
+    """Each rate has a law of its own: a sum over counts."""
+    b, z = np.array([[0.5], [3.0]]), np.array([[0, 9, -4], [30, 1, 2]])
+    x = np.arange(300)
+    with pm.Model() as model:
+        exposure = pm.Data("exposure", np.ones((2, 3)))
+        y = pm.Poisson("y", exposure * pm.Gamma("rate", 1.5, b, shape=(2, 3)), shape=(2, 3))
+        dp.PrivateObservation("z", y, dp.GeometricMechanism(2.0), observed=z)
+    for c in (np.ones((2, 3)), np.array([[0.0, 2.0, 0.1], [5.0, 0.0, 1.0]])):
+        pm.set_data({"exposure": c}, model=model)
+        tree = dp.sample(model, draws=2_000, tune=200, chains=2, random_seed=1, **QUIET)
+        beta = b + c
+        mass = nbinom.pmf(x, 1.5, (b / beta)[..., None]) * dlaplace.pmf(z[..., None] - x, 0.5)
+        mean = (mass * (1.5 + x)).sum(axis=-1) / mass.sum(axis=-1) / beta
+        has_moments(tree["posterior"]["rate"], mean)
+
+
+def test_of_two_rates_of_a_count_one_is_integrated_out():
+    """y ~ Poisson(r s): a grid of s, and sums over counts given r integrated out."""
+    with pm.Model() as model:
+        r, s = (pm.Gamma(name, shape, 2.0, shape=2) for name, shape in (("r", 3.0), ("s", 4.0)))
+        y = pm.Poisson("y", r * s, shape=2)
+        dp.PrivateObservation("z", y, dp.GeometricMechanism(1.5), observed=[1, 12])
+    _, rates = marginalized(Reading(model))
+    assert rates == [model["r"]]
+    tree = dp.sample(model, draws=6_000, tune=500, chains=2, random_seed=1, **QUIET)
+    s, x = np.linspace(1e-3, 15, 2_000)[:, None], np.arange(200)
+    for k, z in enumerate((1, 12)):
+        mass = nbinom.pmf(x, 3.0, 2.0 / (2.0 + s)) * dlaplace.pmf(z - x, 1 / 1.5)
+        weight = mass * gamma.pdf(s, 4.0, scale=0.5)
+        of_s, of_r = (weight * s).sum() / weight.sum(), weight * (3.0 + x) / (2.0 + s)
+        has_moments(tree["posterior"]["s"][..., k], of_s)
+        has_moments(tree["posterior"]["r"][..., k], of_r.sum() / weight.sum())
 
 
 def test_only_what_is_asked_for_is_shown():
@@ -73,7 +112,6 @@ def test_only_what_is_asked_for_is_shown():
         (lambda rate: counts(rate, lambda r: r[:, None], shape=(4, 4)), "have no rate each"),
         (lambda rate: counts(rate, lambda r: r + 1.0), "not proportional to 'rate'"),
         (lambda rate: counts(rate, lambda r: r**2), "not proportional to 'rate'"),
-        (lambda rate: (counts(rate), pm.Deterministic("sum", rate.sum())), "'sum' is computed"),
         (lambda rate: (counts(rate), pm.Normal("w", rate, 1)), "nothing else"),
         (lambda rate: (counts(rate), pm.Potential("w", -rate.sum())), "nothing else"),
         (lambda rate: pm.Poisson("y", rate, observed=[1, 2, 3, 4]), "'y' are not released"),
@@ -83,7 +121,7 @@ def test_other_rates_stay(write, why):
     with pm.Model() as model:
         write(pm.Gamma("rate", 2, pm.Gamma("b", 2, 1), shape=4))
     with pytest.raises(Declined, match=why):
-        mixed(Reading(model))
+        marginalized(Reading(model))
 
 
 def test_logarithms_of_rates_and_exposures_are_read():
@@ -92,8 +130,8 @@ def test_logarithms_of_rates_and_exposures_are_read():
         counts(
             pm.Gamma("rate", 2, 3, shape=4), lambda rate: pt.exp(pt.log(exposure) + pt.log(rate))
         )
-    [of_mixed, names] = mixed(Reading(model))
-    assert names == ["rate"]
-    _, n, p = (x.eval() for x in of_mixed.model["y"].owner.inputs[1:4])
+    sampled, rates = marginalized(Reading(model))
+    assert rates == [model["rate"]]
+    _, n, p = (x.eval() for x in sampled.model["y"].owner.inputs[1:4])
     np.testing.assert_allclose(n, 2)
     np.testing.assert_allclose(p, 3 / (3 + EXPOSURE))
