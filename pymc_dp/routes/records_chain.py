@@ -96,6 +96,7 @@ class RecordChain(TunedChain):
             for block, variables in zip(groups, recorded, strict=True)
         ]
         self._chain, self.size = chained(self._engines), self._engines[0].size
+        self.parts = [place for _, place, _ in self._engines[0].slices]
         self._losses = [stated_loss(model, block) for block in groups]
         for engine in self._engines:
             say_what_is_slow(engine, interweave=True)

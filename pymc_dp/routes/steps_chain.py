@@ -49,6 +49,7 @@ class StepsChain(TunedChain):
         self._record(shown)
         self.loop = Loop(reading, draws, moving, self._start, shown)
         self.size = self.loop.size
+        self.parts = [place for _, place, _ in self.loop.slices]
         self._compile()
 
     def begun(self, rng: np.random.Generator) -> State:

@@ -117,7 +117,7 @@ def test_the_way_to_the_posterior_is_not_taken_for_slow_mixing():
             position[0] += draws
             return path[position[0] - draws : position[0], None], []
 
-        warm_up(300, Pieces(), draw, lambda *learnt: None, counts)
+        warm_up(300, Pieces(), draw, lambda *learnt: None, counts, [slice(0, 1)])
         rounds[name] = counts[0]
     assert rounds["arrives"] <= 12
     assert rounds["slow"] > 12
