@@ -181,7 +181,7 @@ def _slowest(rows: np.ndarray, length: int, parts: Sequence[slice]) -> float:
     """Return the draws to an effective draw of the slowest variable, by the last of all rows."""
     if length < _SHORTEST // 2:
         return math.inf  # too few draws to tell
-    slowest = 1.0
+    slowest = 0.0
     for part in parts:
         # The largest of thousands of poor estimates would say much about them, not the chain.
         step = max(1, (part.stop - part.start) // _LOOKED_AT)
@@ -192,7 +192,7 @@ def _slowest(rows: np.ndarray, length: int, parts: Sequence[slice]) -> float:
         if last.size:
             apart = list(map(_draws_apart, last.T))
             slowest = max(slowest, float(np.quantile(apart, _SLOW, method="higher")))
-    return slowest
+    return slowest or 1.0
 
 
 def _draws_apart(draws: np.ndarray) -> float:
