@@ -20,7 +20,7 @@ ROUNDS = 3
 # Rows of different routes, of a few seconds each: what the night compares.
 SOME = (
     "blood-lead-flat", "clamped-normal-100", "means-Laplace", "zero-inflated-200", "design-Laplace",
-    "regression-2", "table-2x2", "Bernoulli-groups", "Exponential-groups", "two-way-marginals",
+    "regression-10", "table-2x2", "Bernoulli-groups", "Exponential-groups", "two-way-marginals",
 )  # fmt: skip
 CALL = """
 import json, sys

@@ -49,10 +49,11 @@ def density_cost(model: pm.Model) -> Counter[str]:
     shapes = [[n or 1 for n in known_shape(rv)] for rv in model.free_RVs]
     cost = Counter({"entry": sum(map(math.prod, shapes))})
     for rv, shape in zip(model.free_RVs, shapes, strict=True):
-        if isinstance(rv.owner.op, RandomWalkRV | AutoRegressiveRV | RowLatentsRV):
-            continue  # its precision has bands or blocks: its entries are all of its cost
-        if getattr(rv.owner.op, "ndim_supp", 0) and rv.dtype.startswith("float"):
-            cost["vector"] += math.prod(shape) ** 2  # its precision is a full matrix
+        if isinstance(rv.owner.op, RandomWalkRV | AutoRegressiveRV):
+            continue  # its precision has bands: its entries are all of its cost
+        if (ndim := getattr(rv.owner.op, "ndim_supp", 0)) and rv.dtype.startswith("float"):
+            # Each vector, of several perhaps, has a full matrix as precision.
+            cost["vector"] += math.prod(shape) * math.prod(shape[-ndim:])
         elif shape and nearest_rvs(rv.owner.inputs) and not isinstance(rv.owner.op, NormalRV):
             cost[f"{law_names([type(rv.owner.op)])} entry"] += math.prod(shape)  # of a hierarchy
     for rv in model.basic_RVs:

@@ -147,7 +147,7 @@ def sum_of_all(
     if shape not in ((), (1,)):
         raise Declined(
             f"the release {name!r} has shape {shape}: one sum over all records {records.name!r} "
-            f"can be integrated out, given as a scalar or a list",
+            f"can be integrated out, given as a scalar or a list of one",
             near=1,
         )
     try:
