@@ -38,8 +38,9 @@ from pymc_dp.step_methods import choose_steps
 
 _log = logging.getLogger("pymc.dp")
 
-# PyMC's 0.8 gives divergences where the data say little of a spread, as is usual under noise.
-_ACCEPT = 0.9
+# PyMC's 0.8 gives divergences where the data say little of the spread of a level, as is usual under
+# noise, or of how many records there are.
+_ACCEPT, _PLAIN = 0.9, 0.8
 _MARGINAL, _STATISTICS = "NUTS on the marginal", "NUTS on the statistics"
 _CHECKED = 50  # draws of a chain at which omitted terms of the density are computed
 
@@ -106,10 +107,20 @@ def _sample(reading: Reading, target: Reading, correlated: bool = False, **kwarg
             "The variables stay as they are written; NUTS moves %s in other coordinates that suit "
             "the data, see %s", names, where,
         )  # fmt: skip
-    tree = sample_nuts(model, usual_accept=_ACCEPT, correlated=correlated, **kwargs)
+    tree = sample_nuts(
+        model, usual_accept=_accept(reading, target), correlated=correlated, **kwargs
+    )
     if isinstance(tree, DataTree):  # not with return_inferencedata=False
         _check_left_out(target.model, tree)
     return tree
+
+
+def _accept(reading: Reading, target: Reading) -> float:
+    """Return the usual `target_accept`: PyMC's where parameters are independent a priori."""
+    free = {*target.model.free_RVs}
+    has_levels = any(free & {*nearest_rvs(rv.owner.inputs)} for rv in free)
+    has_unknown_number = any(None in known_shape(rv) for rv in reading.model.free_RVs)
+    return _ACCEPT if has_levels or has_unknown_number else _PLAIN
 
 
 def _check_left_out(marginal: pm.Model, tree: DataTree) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp import routes
+from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.reading.model import Reading
-from pymc_dp.routes import ROUTES, starts
+from pymc_dp.routes import ROUTES, nuts, starts
 from pymc_dp.step_methods.loop import walks
 from tests.chains import QUIET
 from tests.models import as_model, gaussian, group_means, poisson, regression, route_table
@@ -121,6 +122,21 @@ def test_entries_whose_values_are_tied_do_not_move_each_by_itself():
     found = walks(Reading(model), [model["free"], model["tied"]], model.initial_point())
     # A walk for each axis, two for each entry where they have axes in common.
     assert [weave.walk().scales.size for weave in found] == [3, 6]
+
+
+@pytest.mark.parametrize(
+    ("write", "accept"),
+    [
+        (lambda: pm.Normal("x", pm.Normal("mu"), pm.HalfNormal("sd"), shape=9), 0.8),
+        (lambda: pm.Normal("x", pm.Normal("mu", pm.Normal("level"), 1.0), 1.0, shape=9), 0.9),
+        (lambda: pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=pm.Poisson("n", 9)), 0.9),
+    ],
+)
+def test_steps_of_nuts_are_shorter_where_parameters_depend_on_each_other(write, accept):
+    with pm.Model() as model:
+        dp.PrivateObservation("z", write().sum(), dp.LaplaceMechanism(2.0), observed=4.0)
+    reading = Reading(model)
+    assert nuts._accept(reading, collapsed(reading, "marginal")) == accept
 
 
 def test_every_route_has_a_model():
