@@ -172,8 +172,7 @@ def result(
         Expressions of the variables, evaluated at every draw.
     """
     deterministics, constants = list(deterministics), find_constants(model)
-    names = [*observed, *constants, *posterior, *(d.name for d in deterministics)]
-    dims, coords = dims_of(model, names)
+    dims, coords = dims_of(model, [*observed, *constants, *posterior])
     groups = {"posterior": posterior, "sample_stats": stats, "observed_data": observed}
     tree = arviz_base.from_dict(
         groups | ({"constant_data": constants} if constants else {}),

@@ -28,7 +28,7 @@ from itertools import chain, combinations
 import arviz_base
 import numpy as np
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, walk
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, once
@@ -123,8 +123,8 @@ class RecordChain(TunedChain):
 
     def learn(self, state: State, rows: np.ndarray, counts: list, late: np.ndarray) -> None:
         """See `TunedChain.learn`."""
-        for walk, *tried_and_taken in zip(state.walks, *counts, strict=True):
-            walk.update(rows, *tried_and_taken)
+        for adaptation, *tried_and_taken in zip(state.walks, *counts, strict=True):
+            adaptation.update(rows, *tried_and_taken)
         state.counts[1:] = self._moves(state, late)
         state.env = self._env(state.x)  # with new centers
 
@@ -232,9 +232,9 @@ def _is_joint(rv: TensorVariable, record_blocks: Sequence[Records]) -> bool:
 
 def _parts(rv: TensorVariable, record_blocks: Sequence[Records]) -> list[TensorVariable]:
     """Return the expressions of single blocks that a variable is computed from."""
-    if _is_joint(rv, record_blocks):
-        return [part for operand in rv.owner.inputs for part in _parts(operand, record_blocks)]
-    return [rv] if any(_computed(rv, block) for block in record_blocks) else []
+    joint = partial(_is_joint, record_blocks=record_blocks)
+    reached = walk([rv], lambda v: v.owner.inputs if joint(v) else None)
+    return [v for v in reached if not joint(v) and any(_computed(v, b) for b in record_blocks)]
 
 
 def _are_short(parts: Sequence[TensorVariable]) -> bool:

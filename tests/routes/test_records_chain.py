@@ -148,6 +148,18 @@ def contrast():
     pm.Deterministic("contrast", (a[:, None] > b).mean())  # of all pairs of records
 
 
+def test_parts_of_a_deterministic_are_found_once():
+    """It is doubled forty times: as many paths as 2**40 lead to its two sums."""
+    with pm.Model() as model:
+        a, b = groups()
+        doubled = a.mean() + b.mean()
+        for _ in range(40):
+            doubled = doubled + doubled
+        pm.Deterministic("doubled", doubled)
+    blocks = records_chain.covered(Reading(model))
+    assert len(records_chain._parts(model["doubled"], blocks)) == 2
+
+
 def total():
     a, b = groups()
     both = a.clip(0, 1).sum() + b.clip(0, 1).sum()
