@@ -25,6 +25,13 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_configure(config):
+    from tests import memory
+
+    if memory.resource:
+        config.pluginmanager.register(memory.Memory())
+
+
 def pytest_collection_finish(session):
     """Prepare a process that runs tests."""
     import pytensor
