@@ -6,8 +6,14 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import (
+    FIRST_EXCEPTION,
+    CancelledError,
+    Future,
+    ThreadPoolExecutor,
+    wait,
+)
 from contextvars import copy_context
 from typing import Any, Protocol
 
@@ -27,6 +33,7 @@ from pymc_dp.graphs.values import public_data
 from pymc_dp.ladder.collapse import dropped_deterministics
 from pymc_dp.mechanisms.base import has_continuous_rates
 from pymc_dp.reading.model import Reading, releases
+from pymc_dp.routes.convergence import have_mixed
 from pymc_dp.routes.interrupted import longest
 from pymc_dp.step_methods.base import observed_values
 
@@ -34,6 +41,7 @@ _log = logging.getLogger("pymc.dp")
 
 CHAINS = 4  # chains are cheap, and with four the diagnostics are robust
 _WAIT = 0.2  # seconds between looks for Ctrl-C
+_LONGEST = 60.0  # CPU seconds in which a chain that mixes slowly is drawn on
 
 
 def by_name(rows: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
@@ -93,7 +101,10 @@ def run(
     quiet: bool = False,
     compute_convergence_checks: bool = True,
 ) -> DataTree:
-    """Run chains side by side, in threads.
+    """Run chains side by side, in threads, until they have mixed.
+
+    Where the draws do not stand for the posterior yet, every second one is kept and the sweeps to a
+    draw are doubled, as long as that takes less than a minute of CPU time.
 
     Parameters
     ----------
@@ -108,7 +119,9 @@ def run(
     chains = chains or CHAINS
     rngs = get_random_generator(random_seed).spawn(chains)
     stage("" if progressbar else DRAWING)
-    began = time.perf_counter()
+    rng = get_random_generator(random_seed).spawn(chains + 1)[-1]  # not the generator of a chain
+    names = [str(rv.name) for rv in reading.model.free_RVs]
+    began, began_cpu = time.perf_counter(), time.process_time()
     with Progress(
         TextColumn("Chain {task.description}"),
         BarColumn(),
@@ -120,51 +133,71 @@ def run(
         tasks = [progress.add_task(f"{c}, tuning", total=draws) for c in range(chains)]
 
         parts: list[list[np.ndarray]] = [[] for _ in range(chains)]
-        pieces = Pieces()
+        states: list[Any] = [None] * chains
+        sweeps, thin, drawing = [chain.sweeps] * chains, 1, [0.0] * chains
+        kept: Sequence[int] = range(chains)
 
-        sweeps = [chain.sweeps] * chains
+        def draw(c: int, pieces: Pieces) -> None:
+            if states[c] is None:
+                states[c] = chain.begin(rngs[c], tune, pieces=pieces)
+                sweeps[c] = getattr(states[c], "sweeps", chain.sweeps)
+                progress.update(tasks[c], description=f"{c}, drawing")
+            before = time.thread_time()
+            for piece in pieces.of(draws - sum(map(len, parts[c]))):
+                apart = thin * (piece.stop - piece.start)
+                states[c], rows = chain.advance(rngs[c], states[c], apart)
+                parts[c].append(rows[thin - 1 :: thin])
+                progress.update(tasks[c], completed=sum(map(len, parts[c])))
+            drawing[c] += time.thread_time() - before
 
-        def draw(c: int) -> None:
-            state = chain.begin(rngs[c], tune, pieces=pieces)
-            sweeps[c] = getattr(state, "sweeps", chain.sweeps)
-            progress.update(tasks[c], description=f"{c}, drawing")
-            for piece in pieces.of(draws):
-                state, rows = chain.advance(rngs[c], state, piece.stop - piece.start)
-                parts[c].append(rows)
-                progress.advance(tasks[c], len(rows))
-
-        futures = []
-        interrupted = False
-        with ThreadPoolExecutor(max_workers=cores) as pool:
-            try:
-                # Threads see what this one has set, `quiet` say.
-                futures += [pool.submit(copy_context().run, draw, c) for c in range(chains)]
-                # In short waits: on every system a signal is seen between them.
-                while (state := wait(futures, _WAIT, FIRST_EXCEPTION)).not_done:
-                    if any(future.exception() for future in state.done):
-                        break
-            except KeyboardInterrupt:
-                interrupted = True
-            finally:
-                pieces.stop.set()
-    for future in futures:
-        if (error := future.exception()) and not isinstance(error, CancelledError):
-            raise error
-    lengths = [sum(map(len, arrays)) for arrays in parts]
-    kept, length = longest(lengths) if interrupted else (range(chains), draws)
-    recorded = np.stack([np.concatenate(parts[c])[:length] for c in kept])
+        while True:
+            interrupted = _in_threads(draw, chains, cores)
+            if interrupted:
+                kept, length = longest([sum(map(len, rows)) for rows in parts])
+                recorded = np.stack([np.concatenate(parts[c])[:length] for c in kept])
+            else:
+                recorded = np.stack([np.concatenate(rows) for rows in parts])
+            values = chain.posterior(recorded, rng)
+            # To draw as often again takes as long as all draws so far.
+            spent = time.process_time() - began_cpu
+            if interrupted or spent + sum(drawing) > _LONGEST or have_mixed(values, names):
+                break
+            # Every second draw is kept, and as many are drawn anew, as far from each other.
+            parts[:], thin = [[rows[1::2]] for rows in recorded], 2 * thin
     seconds = time.perf_counter() - began
+    sweeps = [thin * number for number in sweeps]
     if unit:
         made = " to ".join(f"{k}" for k in dict.fromkeys([min(sweeps), max(sweeps)]))
         _log.info("%s to a draw: %s; %.2f seconds", unit.capitalize(), made, seconds)
-    rng = get_random_generator(random_seed).spawn(chains + 1)[-1]  # not the generator of a chain
     return as_tree(
         reading,
-        chain.posterior(recorded, rng),
+        values,
         np.reshape([sweeps[c] for c in kept], (-1, 1)),
         {"route": route, "sampling_time": seconds, "tuning_steps": tune},
         checks=compute_convergence_checks,
     )
+
+
+def _in_threads(work: Callable[[int, Pieces], None], chains: int, cores: int) -> bool:
+    """Call ``work(chain, pieces)`` for each chain, side by side; return whether Ctrl-C came."""
+    futures: list[Future] = []
+    pieces, interrupted = Pieces(), False
+    with ThreadPoolExecutor(max_workers=cores) as pool:
+        try:
+            # Threads see what this one has set, `quiet` say.
+            futures += [pool.submit(copy_context().run, work, c, pieces) for c in range(chains)]
+            # In short waits: on every system a signal is seen between them.
+            while (state := wait(futures, _WAIT, FIRST_EXCEPTION)).not_done:
+                if any(future.exception() for future in state.done):
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            pieces.stop.set()
+    for future in futures:
+        if (error := future.exception()) and not isinstance(error, CancelledError):
+            raise error
+    return interrupted
 
 
 def available_cores() -> int:

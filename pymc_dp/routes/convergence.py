@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -20,6 +21,8 @@ LARGEST_R_HAT = 1.01
 APART_R_HAT = 1.05  # above it the draws do not represent the posterior
 MODES_R_HAT = 1.5  # above it each chain may be in a mode of its own
 FEWEST_DRAWS = 100  # effective draws of a chain
+_IN_ALL = 400  # effective draws of all chains that they are drawn on for
+_LOOKED_AT, _NEARLY_ALL = 100, 0.95  # entries of a variable; the share that has to have mixed
 _MOST_NAMES = 5  # in one warning
 
 
@@ -40,6 +43,37 @@ def rewrite(reading: Reading) -> str:
         f"raw = pm.Normal('raw', shape=...) and start + s * pt.cumsum(raw), and sample with "
         f"target_accept=0.95."
     )
+
+
+def have_mixed(draws: Mapping[str, np.ndarray], names: Sequence[str]) -> bool:
+    """Whether some variables have R-hat below 1.01 and 400 effective draws in all.
+
+    Of fewer than 800 draws, half of them are enough; fewer than 100 a chain tell nothing. Of a
+    variable with more than 20 entries 95% of them count, as the worst of many estimates is poor.
+
+    Parameters
+    ----------
+    draws : mapping of arrays of shape (chains, draws, ...)
+    names : sequence of str
+        Those that `draws` lacks are left out.
+    """
+    from arviz_stats.base import array_stats  # takes half a second
+
+    for x in (draws[name] for name in names if name in draws):
+        chains, length = x.shape[:2]
+        if chains < 2 or length < FEWEST_DRAWS:
+            return True
+        entries = x.reshape(chains, length, -1)
+        entries = entries[..., :: max(1, entries.shape[-1] // _LOOKED_AT)].astype("float64")
+        entries = entries[..., np.ptp(entries, axis=(0, 1)) > 0.0]
+        if entries.shape[-1]:
+            axes = {"chain_axis": 0, "draw_axis": 1}
+            r_hat, ess = array_stats.rhat(entries, **axes), array_stats.ess(entries, **axes)
+            worst = np.quantile(r_hat, _NEARLY_ALL, method="higher")
+            fewest = np.quantile(ess, 1.0 - _NEARLY_ALL, method="lower")
+            if worst > LARGEST_R_HAT or fewest < min(_IN_ALL, chains * length / 2):
+                return False
+    return True
 
 
 def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> None:

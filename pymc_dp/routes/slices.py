@@ -210,6 +210,7 @@ class SliceChain:
                 names,
                 lost,
             )
+            self._lost.clear()  # warn once
         return by_name(rows, self._shapes)
 
 
