@@ -317,8 +317,7 @@ class _Breakpoints:
             case ps.Pow() if touched == [inputs[0]]:
                 self._off_zero(op, inputs[0])
             case ps.Cast():
-                smooth = np.dtype(op.o_type.dtype).kind == "f"
-                if not (smooth or keeps_values(op, inputs[0])):
+                if not keeps_values(op, inputs[0]):
                     self.fail(op, "rounds it")
             case _ if isinstance(op, _SINGULAR_AT_ZERO):
                 self._off_zero(op, inputs[0])
