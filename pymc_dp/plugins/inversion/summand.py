@@ -316,6 +316,8 @@ class _Breakpoints:
                 pass
             case ps.Pow() if touched == [inputs[0]]:
                 self._off_zero(op, inputs[0])
+            case ps.Cast() if op.o_type.dtype == "bool":
+                self.points += self.solved(inputs[0], pt.zeros(()))
             case ps.Cast():
                 if not keeps_values(op, inputs[0]):
                     self.fail(op, "rounds it")
