@@ -158,8 +158,8 @@ def _computed(graphs: Sequence[Variable], known: Mapping[Variable, Any]) -> list
 def keeps_values(op: Op, operand: Variable | str) -> bool:
     """Whether an op returns its first input, or any input of this dtype, unchanged.
 
-    A cast does if `read_cast` says so. The sizes of whole numbers are not known here: one to fewer
-    bits than 32 has to hold every value of the old dtype.
+    A cast does if `read_cast` says so. The sizes of whole numbers are not known here: a new
+    dtype of integers has to hold every one of the old.
     """
     dtype = operand if isinstance(operand, str) else getattr(operand.type, "dtype", None)
     match getattr(op, "scalar_op", op):
@@ -169,7 +169,8 @@ def keeps_values(op: Op, operand: Variable | str) -> bool:
             return True
         case ps.Cast() as cast if dtype is not None:
             target = cast.o_type.dtype
-            holds = target in ("int32", "int64", "float32", "float64") or np.can_cast(dtype, target)
+            cut = target == "int64" and np.dtype(dtype).kind == "f"
+            holds = cut or target in ("float32", "float64") or np.can_cast(dtype, target)
             return holds and read_cast(cast, operand) is None
         case ps.Floor() | ps.Ceil() | ps.Trunc() if dtype is not None:
             return np.dtype(dtype).kind in "biu"
