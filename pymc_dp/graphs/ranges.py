@@ -155,7 +155,9 @@ def _range_of(node: Apply, ranges: dict[Variable, Range]) -> Range:
         case ps.Second():
             return parts[1]
         case ps.Cast():
-            return parts[0] if node.outputs[0].type.dtype != "bool" else (0.0, 1.0)
+            if node.outputs[0].type.dtype == "bool":
+                return 0.0, 1.0
+            return tuple(np.trunc(parts[0])) if node.outputs[0].type.dtype[0] in "iu" else parts[0]
         case CumOp() if op.mode == "add" and None not in known_shape(node.inputs[0]):
             length = math.prod(n or 0 for n in known_shape(node.inputs[0]))
             return _union([_times(parts[0], (1.0, 1.0)), _times(parts[0], (length, length))])

@@ -13,7 +13,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors, toposort, walk
 from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import Join, MakeVector
-from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
@@ -150,6 +150,35 @@ def lengths(variable: TensorVariable) -> tuple[int, ...]:
     if None in shape:
         raise Declined(f"the shape of `{variable}` is not known: give it a shape= or dims=")
     return tuple(int(n or 0) for n in shape)
+
+
+def require_entry_each(graph: TensorVariable, rvs: Sequence[TensorVariable]) -> None:
+    """Decline a graph unless each entry depends on one scalar of its own of each variable.
+
+    All between the variables and the graph is elementwise then, and nothing is broadcast: by the
+    types, as PyTensor does not broadcast a dimension whose length is not known to be one.
+    """
+    between = [
+        v for v in ancestors([graph], blockers=rvs) if not {*rvs}.isdisjoint(nearest_rvs([v]))
+    ]
+    for v in between:
+        op = None if v in rvs else v.owner.op
+        moved = isinstance(op, DimShuffle) and [*op.shuffle] != sorted(op.shuffle)
+        if moved or not (
+            op is None or isinstance(op, Elemwise | DimShuffle | ViewOp | SpecifyShape)
+        ):
+            raise Declined(f"`{op}` makes it something else than a function of each value", near=-1)
+    long = graph.type.broadcastable.count(False)
+    for v in between:
+        if v.type.broadcastable.count(False) < long:
+            rv = next(rv for rv in nearest_rvs([v]) if rv in rvs)
+            raise Declined(
+                f"several entries share a value of {rv.name!r}, whose shape {known_shape(rv)} is "
+                f"broadcast to {known_shape(graph)}",
+                instead=f"Write {rv.name} with a value for each entry, or sample with "
+                f"rung='records'",
+                near=1,
+            )
 
 
 def value_lengths(model: Any, rv: TensorVariable) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytensor
+import pytensor.tensor as pt
 from pymc.logprob.abstract import MeasurableOp
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
@@ -33,7 +34,7 @@ from pytensor.tensor.subtensor import (
 )
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import notice
+from pymc_dp.graphs.declined import Declined, notice
 
 
 class _Inline(GraphRewriter):
@@ -157,9 +158,8 @@ def _computed(graphs: Sequence[Variable], known: Mapping[Variable, Any]) -> list
 def keeps_values(op: Op, operand: Variable | str) -> bool:
     """Whether an op returns its first input, or any input of this dtype, unchanged.
 
-    A cast does if the new dtype holds every value of the old one (floats up to rounding), or if it
-    takes whole numbers to int64. A cast to smaller integers may wrap around; one to truth values
-    compares with zero.
+    A cast does if `read_cast` says so. The sizes of whole numbers are not known here: a new
+    dtype of integers has to hold every one of the old.
     """
     dtype = operand if isinstance(operand, str) else getattr(operand.type, "dtype", None)
     match getattr(op, "scalar_op", op):
@@ -168,18 +168,33 @@ def keeps_values(op: Op, operand: Variable | str) -> bool:
         case TensorFromScalar() | ScalarFromTensor():
             return True
         case ps.Cast() as cast if dtype is not None:
-            target = np.dtype(cast.o_type.dtype)
-            if target.kind == "f":
-                return target.itemsize >= 4
-            whole = (
-                np.dtype(dtype).kind == "f"
-                and not isinstance(operand, str)
-                and is_whole(operand, fixed=True)
-            )
-            return (whole and target == np.int64) or np.can_cast(dtype, target)
+            target = cast.o_type.dtype
+            cut = target == "int64" and np.dtype(dtype).kind == "f"
+            holds = cut or target in ("float32", "float64") or np.can_cast(dtype, target)
+            return holds and read_cast(cast, operand) is None
         case ps.Floor() | ps.Ceil() | ps.Trunc() if dtype is not None:
             return np.dtype(dtype).kind in "biu"
     return False
+
+
+def read_cast(cast: ps.Cast, operand: Variable | str) -> Callable | None:
+    """Return the function of a number that a cast is; None where it changes no value.
+
+    Whole numbers are taken to fit into integers of any size: `check_wraparound` refuses statistics
+    in which they may not. Floats are taken to be numbers up to rounding, but those of 16 bits.
+    """
+    dtype = np.dtype(operand if isinstance(operand, str) else operand.type.dtype)
+    target = np.dtype(cast.o_type.dtype)
+    if target == dtype or dtype.kind == "b":
+        return None
+    if target.kind == "b":
+        return lambda x: pt.neq(x, 0)
+    if target.kind == "f":
+        if target.itemsize < 4 and not np.can_cast(dtype, target):
+            raise Declined(f"a cast to {target} rounds it", instead="Write float64 in its place")
+        return None
+    whole = not isinstance(operand, str) and is_whole(operand, fixed=True)
+    return pt.trunc if dtype.kind == "f" and not whole else None
 
 
 def is_whole(graph: Variable, *, fixed: bool = False) -> bool:
@@ -225,11 +240,15 @@ def core_op(op: Op) -> Op:
     return getattr(op, "core_op", op)
 
 
+def uncast(graph: TensorVariable) -> TensorVariable:
+    """Return the first graph of the same values, behind casts that change none say."""
+    while (
+        graph.owner and graph.owner.inputs and keeps_values(graph.owner.op, graph.owner.inputs[0])
+    ):
+        graph = graph.owner.inputs[0]
+    return graph
+
+
 def is_itself(expression: TensorVariable, rv: TensorVariable) -> bool:
     """Whether an expression is a variable unchanged, up to its dtype."""
-    while expression is not rv:
-        node = expression.owner
-        if node is None or not keeps_values(node.op, node.inputs[0]):
-            return False
-        expression = node.inputs[0]
-    return True
+    return uncast(expression) is uncast(rv)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 import pytensor
+import pytensor.scalar as ps
 import pytensor.tensor as pt
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import ancestors
@@ -15,9 +16,16 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.shapes import known_shape, require_entry_each
 from pymc_dp.graphs.substitution import simplified
-from pymc_dp.graphs.values import PLAIN_MODE, depends_on, known_value, nearest_rvs
+from pymc_dp.graphs.values import (
+    PLAIN_MODE,
+    depends_on,
+    keeps_values,
+    known_value,
+    nearest_rvs,
+    read_cast,
+)
 from pymc_dp.laws.inverse import bending, jumps, solved
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
@@ -83,26 +91,34 @@ def read_function(
         Another statistic.
     """
     x, further = pt.scalar(rv.name, dtype="float64"), dict[TensorVariable, TensorVariable]()
+    require_entry_each(statistic, [rv])
     shape = known_shape(statistic)
     if None in shape or shape != known_shape(rv):
         raise Declined("it is no function of each value by itself", near=-1)
 
     def read(v: TensorVariable) -> TensorVariable:
         if v is rv:
-            return x
+            return pt.neq(x, 0) if rv.dtype == "bool" else x
         if not depends_on(v, rv):
             number = known_value(v, fixed=True)
             if number is not None and number.size == 1:
                 return pt.constant(number.ravel()[0], dtype=v.dtype)
             if not {*nearest_rvs([v])} <= {*given}:
+                require_entry_each(statistic, nearest_rvs([statistic]))
                 raise Declined
             return further.setdefault(v, pt.scalar(dtype=v.dtype))
         node = v.owner
-        if not isinstance(node.op, Elemwise) or len(node.outputs) > 1:
-            raise Declined(
-                f"`{node.op}` makes it something else than a function of each value", near=-1
-            )
-        return Elemwise(node.op.scalar_op)(*map(read, node.inputs))
+        given_to = list(map(read, node.inputs))
+        if isinstance(op := getattr(node.op, "scalar_op", node.op), ps.Cast):
+            function = read_cast(op, node.inputs[0]) or (lambda y: y)
+            return function(as_float(given_to[0]) if op.o_type.dtype != "bool" else given_to[0])
+        if keeps_values(op, node.inputs[0]):
+            return given_to[0]
+        try:
+            [entry] = Elemwise(op)(*given_to, return_list=True)
+        except (TypeError, ValueError):  # an op of integers alone, or of several results
+            raise Declined(f"`{op}` has no value for numbers of any kind", near=1) from None
+        return entry
 
     graph = read(statistic)
     return Function(x, tuple(further.values()), graph), list(further)

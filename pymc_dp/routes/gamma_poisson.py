@@ -19,19 +19,15 @@ from functools import partial
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.util import get_random_generator
-from pytensor.compile.ops import ViewOp
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.basic import GammaRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
-from pymc_dp.graphs.declined import Declined, once
+from pymc_dp.graphs.declined import Declined, about, once
 from pymc_dp.graphs.draws import with_deterministics
 from pymc_dp.graphs.powers import power
-from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.shapes import known_shape, require_entry_each
 from pymc_dp.graphs.substitution import substitute
-from pymc_dp.graphs.values import depends_on
 from pymc_dp.ladder.collapse import dropped_deterministics, rebuilt
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.reading.checks import check_transform
@@ -55,10 +51,11 @@ def _counts_and_exposure(
     if counts not in privatized(reading):
         raise Declined(f"the counts {counts.name!r} are not released")
     [mean] = counts.owner.op.dist_params(counts.owner)
-    between = [v for v in ancestors([mean], blockers=[rate]) if depends_on(v, rate)]
-    by_entry = all(v is rate or isinstance(v.owner.op, Elemwise | ViewOp) for v in between)
-    shapes = {known_shape(v) for v in (counts, *between)}
-    if not by_entry or shapes != {known_shape(rate)} or None in known_shape(rate):
+    with about(f"the mean of {counts.name!r}"):
+        require_entry_each(mean, [rate])
+    if not known_shape(counts) == known_shape(mean) == known_shape(rate) or None in known_shape(
+        rate
+    ):
         raise Declined(f"the counts {counts.name!r} have no rate each in {rate.name!r}")
     if power(mean, rate, positive=True) != 1:
         raise Declined(f"the mean of {counts.name!r} is not proportional to {rate.name!r}")

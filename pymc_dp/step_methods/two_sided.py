@@ -7,16 +7,14 @@ from functools import partial
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
 from pytensor.tensor.basic import Join, MakeVector
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import GammaRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, about
 from pymc_dp.graphs.draws import as_row
-from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.shapes import known_shape, require_entry_each
 from pymc_dp.graphs.substitution import substitute
 from pymc_dp.graphs.values import depends_on, is_itself, is_whole, known_value, nearest_rvs
 from pymc_dp.laws import find_pair, require_pair, row_piece, row_sampler
@@ -314,10 +312,8 @@ def released_entries(model, rv, release, mechanism):
     [noise] = mechanism.parameters
     if statistic.type.ndim == 0 or statistic.type.ndim == rv.type.ndim:
         entry = statistic
-        if not _elementwise(statistic, rv) or _stretched(statistic, rv):
-            raise Declined(
-                f"the statistic of {release.name!r} is not an element-by-element function of it"
-            )
+        with about(f"the statistic of {release.name!r}"):
+            require_entry_each(statistic, [rv])
     else:
         node = statistic.owner
         listed = node is not None and isinstance(node.op, MakeVector | Join)
@@ -337,27 +333,6 @@ def released_entries(model, rv, release, mechanism):
     if entry is not rv and not is_linear(entry, rv):
         raise Declined(f"the statistic of {release.name!r} is not linear in it")
     return value, noise, at[1] - at[0], at[0]
-
-
-def _elementwise(statistic, rv) -> bool:
-    if statistic is rv:
-        return True
-    node = statistic.owner
-    if node is None or not depends_on(statistic, rv):
-        return True
-    if isinstance(node.op, DimShuffle) and rv.type.ndim > 1:  # it may swap axes
-        return False
-    return isinstance(node.op, Elemwise | DimShuffle | ViewOp) and all(
-        _elementwise(i, rv) for i in node.inputs
-    )
-
-
-def _stretched(statistic, rv) -> bool:
-    """Whether one element of the variable feeds several entries, by broadcasting."""
-    return statistic.type.ndim > 0 and any(
-        one and not still_one
-        for one, still_one in zip(rv.type.broadcastable, statistic.type.broadcastable, strict=True)
-    )
 
 
 def _feasible_range(rv, releases):

@@ -24,7 +24,7 @@ from scipy.special import ndtr
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.values import keeps_values, known_value
+from pymc_dp.graphs.values import known_value, read_cast
 from pymc_dp.laws.inverse import COMPARISONS, solved
 from pymc_dp.laws.parts import parts_of
 from pymc_dp.mechanisms.base import Mechanism, has_kink
@@ -316,9 +316,10 @@ class _Breakpoints:
                 pass
             case ps.Pow() if touched == [inputs[0]]:
                 self._off_zero(op, inputs[0])
+            case ps.Cast() if op.o_type.dtype == "bool":
+                self.points += self.solved(inputs[0], pt.zeros(()))
             case ps.Cast():
-                smooth = np.dtype(op.o_type.dtype).kind == "f"
-                if not (smooth or keeps_values(op, inputs[0])):
+                if read_cast(op, inputs[0]) is not None:
                     self.fail(op, "rounds it")
             case _ if isinstance(op, _SINGULAR_AT_ZERO):
                 self._off_zero(op, inputs[0])

@@ -11,13 +11,12 @@ import pytensor.tensor as pt
 from pymc.logprob.abstract import _logprob
 from pymc.step_methods.compound import Competence
 from pytensor.graph.basic import Constant
-from pytensor.scalar.basic import Cast
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.compiled import Piece, from_code, from_numbers
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.values import is_random, known_value
+from pymc_dp.graphs.values import is_random, known_value, uncast
 from pymc_dp.kernels import jit
 from pymc_dp.mechanisms.base import Mechanism, kind_of
 from pymc_dp.mechanisms.postprocessed import layers
@@ -283,10 +282,8 @@ def read_margins(reading: Reading, rv: TensorVariable) -> list[tuple[TensorVaria
         statistic = release_statistic(child) if isinstance(
             getattr(child.owner, "op", None), PrivateReleaseRV
         ) else None  # fmt: skip
-        while statistic is not None and isinstance(
-            getattr(statistic.owner.op, "scalar_op", None), Cast
-        ):
-            statistic = statistic.owner.inputs[0]
+        if statistic is not None:
+            statistic = uncast(statistic)
         if source is n:
             if statistic is not n:
                 raise Declined(

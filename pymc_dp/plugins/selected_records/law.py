@@ -27,7 +27,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.shapes import entry_of, known_shape, lengths
+from pymc_dp.graphs.shapes import entry_of, known_shape, lengths, require_entry_each
 from pymc_dp.graphs.substitution import simplified
 from pymc_dp.graphs.values import depends_on, known_value
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, Takes, change
@@ -105,7 +105,10 @@ def _of_both(graphs, x: TensorVariable, by: TensorVariable) -> list[TensorVariab
 
     above = ancestors(graphs, blockers=[x, by])
     both = {v for v in above if depends_on(v, x) and depends_on(v, by) and by_entry(v)}
-    return [v for v in both if both.isdisjoint(v.owner.inputs)]
+    smallest = [v for v in both if both.isdisjoint(v.owner.inputs)]
+    for v in smallest:
+        require_entry_each(v, [x, by])
+    return smallest
 
 
 def _uses(graph, x: TensorVariable) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +17,7 @@ from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about
-from pymc_dp.graphs.shapes import known_shape, lengths
+from pymc_dp.graphs.shapes import known_shape, lengths, require_entry_each
 from pymc_dp.graphs.values import is_random, known_value, nearest_rvs
 from pymc_dp.laws import find_pair, require_pair
 from pymc_dp.laws.count_sums import Atom
@@ -120,8 +121,20 @@ def _find_switch(statistic: TensorVariable, records) -> tuple:
             rest = [i for i in inputs if i is not label]
             values = tuple(rest) if isinstance(op, Switch) else (*rest, zero)
             if len(values) == 2 and all(is_random(x) or not nearest_rvs([x]) for x in values):
+                require_entry_each(v, [label, *filter(is_random, values)])
                 return v, label, values
+    with _for_another_law():
+        require_entry_each(statistic, records)
     raise Declined
+
+
+@contextmanager
+def _for_another_law():
+    """Say nothing of a statistic that is no function of each value."""
+    try:
+        yield
+    except Declined as why:
+        raise why if why.near > 0 else Declined from None
 
 
 def _integrated(
@@ -129,10 +142,8 @@ def _integrated(
 ) -> Change:
     """Integrate each value out of a statistic of an entry of `rv` each."""
     mechanism = mechanism_of(release)
-    try:
+    with _for_another_law():
         function, further = read_function(statistic, rv)
-    except Declined:
-        raise Declined from None  # for another law
     with about(f"the release {release.name!r}"):
         of_value = OfFunction(mechanism, function, tuple(further))
         value = known_value(reading.model.rvs_to_values[release], fixed=True)

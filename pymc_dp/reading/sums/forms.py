@@ -117,7 +117,7 @@ class Scalars:
                 return forms[0].scaled(1.0 / forms[1].constant)
             case ps.Second():
                 return forms[1]
-            case ps.Cast() if op.o_type.dtype.startswith("f") and keeps_values(op, dtypes[0]):
+            case ps.Cast() if keeps_values(op, dtypes[0]):
                 return forms[0]
         op = ps.or_ if isinstance(op, ps.Add) else op
         arguments = [self._typed(f, dtype) for f, dtype in zip(forms, dtypes, strict=True)]

@@ -210,7 +210,7 @@ class Ledger:
         match op:
             case ps.Identity():
                 return self.terms(first)
-            case ps.Cast() if op.o_type.dtype.startswith("f") and keeps_values(op, dtypes[0]):
+            case ps.Cast() if keeps_values(op, dtypes[0]):
                 return self.terms(first)
             case ps.Second():
                 return self.terms(rest[0])

@@ -48,7 +48,15 @@ def withheld(y):
     return y, kept, lambda y: y, stats.laplace(scale=0.5)
 
 
-@pytest.mark.parametrize("case", [uniform_rows, exponentials, clipped_to_weights, withheld])
+def cut(y):
+    cut = 2 * y.astype("int64") + 1
+    return cut, dp.GaussianMechanism(0.6), lambda y: 2 * np.trunc(y) + 1, stats.norm(scale=0.6).pdf
+
+
+CASES = [uniform_rows, exponentials, clipped_to_weights, withheld, cut]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_density_is_the_integral(case):
     released = np.array([0.4, 1.3, -0.2])
     if case is withheld:
@@ -68,6 +76,32 @@ def test_density_is_the_integral(case):
         eta = noise.cdf(0.2 - s) if np.isnan(z) else getattr(noise, "pdf", noise)(z - s)
         expected.append((law * eta).sum() * (points[1] - points[0]))
     np.testing.assert_allclose(np.exp(log_density(model)), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+def test_a_cast_of_a_count_is_a_function(dtype):
+    with pm.Model() as model:
+        y = pm.Poisson("y", 1.3, shape=2)
+        dp.PrivateObservation("z", y.astype(dtype), dp.LaplaceMechanism(0.7), observed=[0.4, 2.2])
+    counts = np.arange(40)
+    law, s = stats.poisson(1.3).pmf(counts), counts.astype(dtype).astype(float)
+    expected = [(law * stats.laplace(s, 0.7).pdf(z)).sum() for z in (0.4, 2.2)]
+    np.testing.assert_allclose(np.exp(log_density(model)), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("of_label", "of_value", "shared"),
+    [((1,), (3,), "b"), ((3,), (1,), "y"), ((3, 1), (3, 2), "b"), ((), (3,), "b"), ((3,), (), "y")],
+)
+@pytest.mark.parametrize("chosen", [lambda b, y: pt.switch(b, y, 0), lambda b, y: b * pt.exp(y)])
+def test_a_value_shared_by_entries_is_refused(of_label, of_value, shared, chosen):
+    with pm.Model() as model:
+        b = pm.Bernoulli("b", 0.4, shape=of_label)
+        statistic = chosen(b, pm.Normal("y", 0, 1, shape=of_value))
+        released = np.zeros(np.broadcast_shapes(of_label, of_value))
+        dp.PrivateObservation("z", statistic, dp.GaussianMechanism(0.7), observed=released)
+    with pytest.raises(NotImplementedError, match=f"several entries share a value of '{shared}'"):
+        dp.collapse(model, "marginal")
 
 
 def test_counts_under_noise_that_is_not_log_concave():
