@@ -21,7 +21,7 @@ from pymc_dp.graphs.stages import Stages
 from pymc_dp.ladder.collapse import collapsed, dropped_deterministics, gone_names, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.sum_law import approximations, check_approximation, notes
-from pymc_dp.mechanisms.checks import check_attainable
+from pymc_dp.mechanisms.checks import check_attainable, check_double
 from pymc_dp.reading.checks import check_transform, check_values
 from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.frozen import as_model
@@ -143,6 +143,7 @@ def sample(
     check_approximation(approximate, moments)
     if rung not in ("auto", "records", "statistics", "marginal"):
         raise ValueError(f"rung={rung!r}: write 'auto', 'records', 'statistics' or 'marginal'")
+    check_double(model.free_RVs)
     for release in releases(model):
         if release not in model.observed_RVs:
             _log.warning("The release %r has no observed value: it is drawn, too", release.name)
@@ -220,8 +221,9 @@ def _by_best_route(
     if rung == "auto" and wanted and by_nuts and kwargs.get("step") is None:
         rung = "records"  # values released one by one are moved as parameters
     if rung == "auto" and (kwargs.get("step") is not None or wanted):
-        _log.info("Route: the model as written, because of step= or of records in var_names=")
-        advice = "Without step= and records in var_names=, dp.sample takes the fastest route."
+        why = "records in var_names=" if kwargs.get("step") is None else "step="
+        _log.info("Route: the model as written, because of %s", why)
+        advice = f"Without {why}, dp.sample takes the fastest route."
         return on_records(Reading(model), **kwargs), advice
     if rung != "auto" and not records:
         raise ValueError(f"rung={rung!r}: the model has no released vector of records")
