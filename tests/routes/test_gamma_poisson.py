@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from scipy.special import digamma
+from scipy.special import poch
 from scipy.stats import dlaplace, gamma, laplace, nbinom
 
 import pymc_dp as dp
@@ -100,7 +100,7 @@ def test_a_deterministic_of_rates_that_are_records():
     with pm.Model() as model:
         a = pm.Exponential("a", 1.0)
         r = pm.Gamma("r", a, 0.7, shape=2)
-        pm.Deterministic("d", pt.log(r).sum())
+        pm.Deterministic("d", pt.sqrt(r).sum())
         pm.Deterministic("e", a + 1)
         y = pm.Poisson("y", r)
         dp.PrivateObservation("z", matrix @ y, dp.LaplaceMechanism(1.5), observed=z)
@@ -111,7 +111,7 @@ def test_a_deterministic_of_rates_that_are_records():
         -np.log1p(-np.arange(0.005, 1, 0.01)),
     )
     weight = np.exp(given + nbinom.logpmf(x, at[:, None, None], 0.7 / 1.7).sum(axis=2))
-    d = (digamma(at[:, None, None] + x) - np.log(1.7)).sum(axis=2)
+    d = (poch(at[:, None, None] + x, 0.5) / np.sqrt(1.7)).sum(axis=2)  # E log r is infinite
     has_moments(tree["posterior"]["d"], (weight * d).sum() / weight.sum())
     np.testing.assert_allclose(tree["posterior"]["e"], tree["posterior"]["a"] + 1)
 
