@@ -23,7 +23,7 @@ from pymc_dp.laws.one_value import marginal_release_rv
 from pymc_dp.laws.possible_starts import start_where_possible
 from pymc_dp.mechanisms.alignment import placed
 from pymc_dp.mechanisms.base import Mechanism
-from pymc_dp.mechanisms.checks import by_which_rule, check_attainable, is_published
+from pymc_dp.mechanisms.checks import by_which_rule, check_attainable, check_double, is_published
 from pymc_dp.mechanisms.ratios import divided
 from pymc_dp.mechanisms.release import (
     FeasibleMoments,
@@ -124,6 +124,7 @@ def PrivateObservation(
     (['z'], ())
     """
     model = pm.modelcontext(None)
+    check_double(model.free_RVs)
     coords: dict[str, Sequence[Any]] = {}
     if isinstance(mechanism, Release):
         if observed is not None:

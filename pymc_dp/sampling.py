@@ -15,12 +15,13 @@ from xarray import DataTree
 
 from pymc_dp.graphs.compiled import said_when_compiling
 from pymc_dp.graphs.declined import Declined, nearest
+from pymc_dp.graphs.draws import draws_stay
 from pymc_dp.graphs.interrupts import interruptible
 from pymc_dp.graphs.stages import Stages
-from pymc_dp.ladder.collapse import gone_names, what_goes
+from pymc_dp.ladder.collapse import collapsed, dropped_deterministics, gone_names, what_goes
 from pymc_dp.laws.integrated import IntegratedReleaseRV, all_releases
 from pymc_dp.laws.sum_law import approximations, check_approximation, notes
-from pymc_dp.mechanisms.checks import check_attainable
+from pymc_dp.mechanisms.checks import check_attainable, check_double
 from pymc_dp.reading.checks import check_transform, check_values
 from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.frozen import as_model
@@ -142,6 +143,7 @@ def sample(
     check_approximation(approximate, moments)
     if rung not in ("auto", "records", "statistics", "marginal"):
         raise ValueError(f"rung={rung!r}: write 'auto', 'records', 'statistics' or 'marginal'")
+    check_double(model.free_RVs)
     for release in releases(model):
         if release not in model.observed_RVs:
             _log.warning("The release %r has no observed value: it is drawn, too", release.name)
@@ -182,7 +184,8 @@ def _sampled(
         tree, advice = _by_best_route(model, reading, rung, approximate, moments, kwargs)
     if checks and isinstance(tree, DataTree):
         names = [rv.name for rv in model.free_RVs]
-        check_convergence(tree, names, f"{advice} {rewrite(reading)}".strip())
+        with draws_stay("the convergence checks"):
+            check_convergence(tree, names, f"{advice} {rewrite(reading)}".strip())
     return tree
 
 
@@ -211,17 +214,20 @@ def _by_best_route(
         reading = Reading(model)  # the steps refer to variables of the user's model, not of a copy
     elif kwargs.get("initvals"):  # keys may be variables of the user's model: use names
         kwargs["initvals"] = initial_values({}, kwargs["initvals"])
+    integrated = _check_names(reading, rung, kwargs.get("var_names") or (), records)
     if rung == "auto" and not records:
         return _as_written(reading, **kwargs), ""
     by_nuts = not any(is_tagged(rv) for rv in privatized(reading) if rv.name in wanted)
     if rung == "auto" and wanted and by_nuts and kwargs.get("step") is None:
         rung = "records"  # values released one by one are moved as parameters
     if rung == "auto" and (kwargs.get("step") is not None or wanted):
-        _log.info("Route: the model as written, because of step= or of records in var_names=")
-        advice = "Without step= and records in var_names=, dp.sample takes the fastest route."
+        why = "records in var_names=" if kwargs.get("step") is None else "step="
+        _log.info("Route: the model as written, because of %s", why)
+        advice = f"Without {why}, dp.sample takes the fastest route."
         return on_records(Reading(model), **kwargs), advice
     if rung != "auto" and not records:
         raise ValueError(f"rung={rung!r}: the model has no released vector of records")
+    rung = "records" if rung == "auto" and integrated else rung
 
     named = kwargs.get("var_names") or ()
     # `var_names` is applied below: it shuts a route only if it names records.
@@ -259,7 +265,8 @@ def _by_best_route(
             arguments.pop("var_names", None)
         tree = run(best, plan, **arguments)
         if best.arguments and named:
-            tree["posterior"] = DataTree(tree["posterior"].to_dataset()[[*named]])
+            dataset = tree["posterior"].to_dataset()
+            tree["posterior"] = DataTree(dataset[[name for name in named if name in dataset]])
         return tree, instead
 
     where = "" if rung == "auto" else f" on the rung {rung!r}"
@@ -267,6 +274,33 @@ def _by_best_route(
         return _first_that_runs(here, asked, sampled, where)
     except Declined as none:
         raise ValueError(str(none)) from None
+
+
+def _check_names(reading: Reading, rung: str, names: Iterable[str], records: set[str]) -> bool:
+    """Return whether `var_names` has a deterministic that the records are needed for.
+
+    Raises
+    ------
+    ValueError
+        A name that the result will not have.
+    """
+    named = reading.model.named_vars
+    statistics = collapsed(reading, "statistics").model.named_vars if rung == "statistics" else {}
+    for name in names:
+        if name not in named and name not in statistics:
+            raise ValueError(
+                f"var_names: the model has no {name!r}. Write names of its variables; statistics "
+                f"that were integrated out are added by dp.recover(model, idata), and with "
+                f"rung='statistics' those are sampled that it has"
+            )
+    gone = {*records, *(str(d.name) for d in dropped_deterministics(reading))} if records else set()
+    needed = [name for name in names if name in gone]
+    if needed and rung in ("statistics", "marginal"):
+        raise ValueError(
+            f"var_names: rung={rung!r} integrates out what {needed[0]!r} is, or is computed from: "
+            f"leave rung= out, or write rung='records'"
+        )
+    return any(name not in records for name in needed)
 
 
 def _first_that_runs(

@@ -81,7 +81,9 @@ class Memory:
         for growth, _, name in sorted(self.tests, reverse=True)[:5]:
             terminalreporter.line(f"{growth / 1e6:.0f} MB in {name}")
         if self.tests:
-            terminalreporter.line(f"{max(t[1] for t in self.tests) / 1e6:.0f} MB in the largest process")
+            terminalreporter.line(
+                f"{max(t[1] for t in self.tests) / 1e6:.0f} MB in the largest process"
+            )
         for fault in self._faults():
             terminalreporter.line(fault, red=True)
 

@@ -7,6 +7,7 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import pymc.dims as pmd
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from arviz_base import from_dict
@@ -571,3 +572,40 @@ def test_draws_outside_the_bounds_are_nan(bounded):
     inside &= (ybar >= 0) & (ybar <= 100) & (0.8 * s2 <= ybar * (100 - ybar))
     np.testing.assert_array_equal(np.isnan(z).any(1), ~inside)
     assert 20 < inside.sum() < 380
+
+
+def test_single_precision_is_refused_before_anything_is_built():
+    """By the configuration, and of a model that was made under it."""
+
+    def build():
+        with pm.Model() as model:
+            x = pm.Normal("x", shape=3)
+            dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=0.3)
+        return model
+
+    made = build()
+    with pytensor.config.change_flags(floatX="float32"):
+        for call in (build, lambda: dp.sample(made, draws=2)):
+            with pytest.raises(ValueError, match="computes in float64: set pytensor"):
+                call()
+        with pm.Model():
+            x = pm.Normal("x", shape=3)
+            context = pm.modelcontext(None)
+    with context, pytest.raises(ValueError, match="before the model is made"):
+        dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=0.3)
+
+
+def test_a_noisy_threshold_belongs_to_the_statistic():
+    z = np.array([1, 0, 1])
+    with pm.Model() as model:
+        thr = pm.Laplace("thr", 3.0, 1.0)
+        x = pm.Normal("x", shape=3)
+        with pytest.raises(TypeError, match=r"'thr'.*x - thr, noise.thresholded\(0.0\)"):
+            dp.LaplaceMechanism(2.0).thresholded(thr)
+        dp.PrivateObservation("z", x - thr, dp.LaplaceMechanism(2.0).thresholded(0.0), observed=z)
+    values = np.array([0.5, -1.0, 2.0])
+    found = model.compile_logp([model["z"]], mode=Mode(linker="py", optimizer="fast_compile"))(
+        {"thr": np.array(2.2), "x": values}
+    )
+    up = stats.laplace.sf(2.2, values, 2.0)
+    np.testing.assert_allclose(found, np.log(np.where(z, up, 1 - up)).sum())

@@ -458,3 +458,21 @@ def test_initvals_outside_of_a_support_are_refused_and_what_pymc_takes_is_taken(
         check_initial_values(model, {"s": -1.0})
     for given in ({"s": None}, {"s_log__": -1.0}, {model["s"]: 2}, {"s": "prior"}, [None, {}]):
         check_initial_values(model, given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"var_names": ["mu", "y_mean"]}, "the model has no 'y_mean'.*dp.recover"),
+        ({"var_names": ["m"], "rung": "marginal"}, "'marginal' integrates out what 'm' is"),
+        ({"var_names": ["y"], "rung": "statistics"}, "'statistics' integrates out what 'y' is"),
+    ],
+)
+def test_a_name_that_the_result_would_lack_is_refused(arguments, why):
+    model = build()
+    with model:
+        pm.Deterministic("m", model["y"].mean())
+    with pytest.raises(ValueError, match=why):
+        dp.sample(model, **arguments, **SHORT)
+    assert sampling._check_names(Reading(model), "auto", ["mu", "m"], {"y"})
+    assert not sampling._check_names(Reading(model), "auto", ["mu", "y", "cv"], {"y"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,8 +25,21 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
-from pymc_dp.graphs.values import nearest_rvs
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.values import PLAIN_MODE, nearest_rvs
 from pymc_dp.kernels.deferred import deferring
+
+_log = logging.getLogger("pymc.dp")
+
+
+@contextmanager
+def draws_stay(missing: str) -> Iterator[None]:
+    """Say what is missing, and why, where what is computed after sampling fails."""
+    try:
+        yield
+    except Exception as why:  # whatever it is, the draws are worth more
+        first = (str(why).strip() or type(why).__name__).partition("\n")[0]
+        _log.warning("Missing in the result: %s. %s. All draws are returned", missing, first)
 
 
 class _Untraced(list):
@@ -54,7 +68,10 @@ Given = Mapping[TensorVariable, np.ndarray]
 
 
 def per_draw(
-    posterior: xr.Dataset, graph: TensorVariable, inputs: Given = MappingProxyType({})
+    posterior: xr.Dataset,
+    graph: TensorVariable,
+    inputs: Given = MappingProxyType({}),
+    **options: Any,
 ) -> np.ndarray:
     """Evaluate a graph of a model's free variables at every posterior draw, in one call.
 
@@ -63,7 +80,7 @@ def per_draw(
     values = {**_needed(posterior, [graph]), **inputs}
     batched = {rv: rv.type.clone(shape=(None, *rv.type.shape))(name=rv.name) for rv in values}
     [output] = vectorize_graph([graph], batched)
-    function = _compiled(list(batched.values()), output)
+    function = _compiled(list(batched.values()), output, **options)
     evaluated = function(*values.values())
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     shape = evaluated.shape[evaluated.ndim - graph.type.ndim :]
@@ -188,13 +205,32 @@ def result(
 def with_deterministics(
     posterior: xr.Dataset, model: pm.Model, deterministics: Sequence[TensorVariable]
 ) -> xr.Dataset:
-    """Add expressions of the variables, evaluated at every draw, with their dims and coords."""
+    """Add expressions of the variables, evaluated at every draw, with their dims and coords.
+
+    One that cannot be evaluated is left out, with a warning: see `try_deterministics`.
+    """
     shape = posterior.sizes["chain"], posterior.sizes["draw"]
     dims, coords = dims_of(model, [str(d.name) for d in deterministics])
     for deterministic in deterministics:
-        name, values = str(deterministic.name), per_draw(posterior, deterministic)
-        named = dims.get(name) or [f"{name}_dim_{i}" for i in range(values.ndim - 1)]
-        shaped = values.reshape(*shape, *values.shape[1:])
-        posterior[name] = (("chain", "draw", *named), shaped)
-        posterior = posterior.assign_coords({d: coords[d] for d in named if d in coords})
+        name = str(deterministic.name)
+        with draws_stay(repr(name)):
+            values = per_draw(posterior, deterministic)
+            named = dims.get(name) or [f"{name}_dim_{i}" for i in range(values.ndim - 1)]
+            shaped = values.reshape(*shape, *values.shape[1:])
+            posterior[name] = (("chain", "draw", *named), shaped)
+            posterior = posterior.assign_coords({d: coords[d] for d in named if d in coords})
     return posterior
+
+
+def try_deterministics(
+    draw: Mapping[str, np.ndarray], deterministics: Sequence[TensorVariable]
+) -> None:
+    """Evaluate expressions at one draw, of shape (1, 1, ...); decline the first that fails."""
+    posterior = arviz_base.dict_to_dataset(draw)
+    for deterministic in deterministics:
+        try:
+            per_draw(posterior, deterministic, mode=PLAIN_MODE)
+        except Exception as why:
+            raise Declined(
+                f"{deterministic.name!r} cannot be computed from its draws: {why}"
+            ) from why

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytensor
 import pytensor.tensor as pt
 
 from pymc_dp.graphs.values import known_value
@@ -54,4 +56,13 @@ def check_attainable(
         raise ValueError(
             f"{name!r}: {mechanism!r} cannot publish {bad}{place}: "
             f"{mechanism.why_unattainable(float(bad))}"
+        )
+
+
+def check_double(variables: Iterable[TensorVariable]) -> None:
+    """Refuse single precision, of PyTensor's configuration or of variables made under it."""
+    if pytensor.config.floatX != "float64" or any(v.dtype == "float32" for v in variables):
+        raise ValueError(
+            "pymc_dp computes in float64: set pytensor.config.floatX = 'float64' before the model "
+            "is made"
         )

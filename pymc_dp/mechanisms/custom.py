@@ -13,7 +13,7 @@ import pytensor.tensor as pt
 import scipy
 from pytensor.graph.traversal import ancestors
 
-from pymc_dp.graphs.values import PLAIN_MODE, known_value
+from pymc_dp.graphs.values import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit
 from pymc_dp.mechanisms.base import Mechanism
 from pymc_dp.mechanisms.jumps import find_jumps
@@ -202,10 +202,25 @@ class CustomMechanism(Mechanism):
         value = as_float(value)
         possible = self.attainable(value)
         z, s = pt.switch(possible, value, 0.0), as_float(statistic)
-        log_density = pt.as_tensor_variable(self._functions["logp"](z / self.scale, s / self.scale))
+        log_density = self._stated("logp", z / self.scale, s / self.scale)
         if not self._discrete:
             log_density = log_density - pt.log(self.scale)
         return pt.switch(possible, log_density, -np.inf)
+
+    def _stated(self, name: str, *given: TensorVariable) -> TensorVariable:
+        """Call a stated function; refuse a random variable that it reads from outside."""
+        graph = pt.as_tensor_variable(self._functions[name](*given))
+        inside = {*nearest_rvs(given)}
+        for rv in nearest_rvs([graph]):
+            if rv not in inside:
+                raise TypeError(
+                    f"CustomMechanism: {name} depends on the random variable {rv.name!r}. The "
+                    f"noise of a release is public and known, never estimated: use the number that "
+                    f"the curator used, or a pm.Data that holds it. Where it is unknown, write the "
+                    f"release as a variable of the model, with its value x as another one: "
+                    f"pm.CustomDist('z', x, {rv.name}, logp=..., observed=...) and pm.sample()"
+                )
+        return graph
 
     def log_interval(
         self, lower: TensorLike, upper: TensorLike, statistic: TensorLike = 0.0
@@ -230,9 +245,7 @@ class CustomMechanism(Mechanism):
             )
         infinite = pt.isinf(value)
         z = pt.switch(infinite, 0.0, value) / self.scale
-        log_probability = pt.as_tensor_variable(
-            self._functions["logcdf"](z, statistic / self.scale)
-        )
+        log_probability = self._stated("logcdf", z, statistic / self.scale)
         return pt.switch(infinite, pt.switch(value > 0, 0.0, -np.inf), log_probability)
 
     def icdf(self, p: TensorLike, statistic: TensorLike = 0.0) -> TensorVariable:
@@ -241,7 +254,7 @@ class CustomMechanism(Mechanism):
             return super().icdf(p, statistic)
         p = as_float(p)
         inside = nan_outside_unit(p, p)
-        return self.scale * self._functions["icdf"](inside, as_float(statistic) / self.scale)
+        return self.scale * self._stated("icdf", inside, as_float(statistic) / self.scale)
 
     def __repr__(self) -> str:
         """Class and the names of its functions."""
@@ -249,6 +262,12 @@ class CustomMechanism(Mechanism):
         return f"CustomMechanism({', '.join(names)})"
 
 
+_BY_ENTRY = (
+    "The functions are of each entry by itself, and are asked for any number of entries at once: "
+    "they cannot read a vector with a number for each entry. Write a release for each number k in "
+    "np.unique(number): PrivateObservation(f'z_{k}', x[number == k], CustomMechanism(...)), with "
+    "functions that read k"
+)
 _ARGUMENTS = {"random": "statistic, rng=None, size=None", "icdf": "p, statistic"}
 
 
@@ -272,6 +291,7 @@ def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
     z = pt.vector("z")
     for s in statistics:
         where = f"CustomMechanism: at the statistic {s:g}"
+        stated = mechanism._stated("logp", z, pt.constant(s))
         try:
             drawn = mechanism._functions["random"](
                 np.full(_DRAWS, s), rng=np.random.default_rng(_SEED), size=(_DRAWS,)
@@ -280,13 +300,18 @@ def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
             raise TypeError(
                 f"{where}, random(statistic, rng=rng, size=size) ended in {error}"
             ) from error
+        except ValueError as error:
+            first = str(error).partition("\n")[0].rstrip(" .")
+            raise ValueError(
+                f"{where}, random of {_DRAWS} statistics ended in: {first}. {_BY_ENTRY}"
+            ) from error
         draws = np.asarray(drawn, "float64")
         if draws.shape != (_DRAWS,) or not np.isfinite(draws).all():
             raise ValueError(
                 f"{where}, random(statistic, rng=rng, size=({_DRAWS},)) gave {draws.shape} "
-                f"numbers, or some that are not finite: write rng.laplace(statistic, b, size)"
+                f"numbers, or some that are not finite: write rng.laplace(statistic, b, size). "
+                f"{_BY_ENTRY}"
             )
-        stated = pt.as_tensor_variable(mechanism._functions["logp"](z, pt.constant(s)))
         if stated.type.ndim == 0 and z in ancestors([stated]):
             raise ValueError(
                 f"{where}, logp of several values is one number: this density is joint, and the "
@@ -297,6 +322,13 @@ def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
         if graph.type.ndim != 1:
             raise TypeError(f"{where}, logp of a vector of values is no vector: {graph.type}")
         log_density = pytensor.function([z], graph, mode=PLAIN_MODE)
+        try:
+            log_density(draws)
+        except ValueError as error:
+            first = str(error).partition("\n")[0].rstrip(" .")
+            raise ValueError(
+                f"{where}, logp of {_DRAWS} values ended in: {first}. {_BY_ENTRY}"
+            ) from error
         if len(np.unique(draws)) == 1 and not _is_point(draws[0], log_density, mechanism):
             raise ValueError(
                 f"{where}, all draws are {draws[0]:g}, which logp does not say: they must be "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from functools import cached_property, wraps
 from hashlib import sha256
 from threading import Lock
@@ -98,6 +99,15 @@ def _is_not_kept(model: pm.Model) -> bool:
         or any(isinstance(s, Variable) and not isinstance(s, Constant) for s in starts)
         or any(v.owner is not None and _reads_outside(v.owner.op) for v in _inside(_graphs(model)))
     )
+
+
+def reads_outside(law: Any) -> bool:
+    """Whether a law, an op or what is made of several, has a function of the user's."""
+    if isinstance(law, Op):
+        inside = _inside(law.fgraph.outputs) if hasattr(law, "fgraph") else ()
+        return _reads_outside(law) or any(v.owner and _reads_outside(v.owner.op) for v in inside)
+    parts = vars(law).values() if is_dataclass(law) else law if isinstance(law, tuple) else ()
+    return any(map(reads_outside, parts))
 
 
 def _reads_outside(op: Op) -> bool:

@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, notice
-from pymc_dp.graphs.draws import result
+from pymc_dp.graphs.draws import draws_stay, result, try_deterministics
 from pymc_dp.graphs.interrupts import Pieces
 from pymc_dp.graphs.stages import DRAWING, stage
 from pymc_dp.graphs.values import public_data
@@ -118,6 +118,11 @@ def run(
     cores = cores or min(4, available_cores())
     chains = chains or CHAINS
     rngs = get_random_generator(random_seed).spawn(chains)
+    # What is computed after sampling is tried before, on one draw.
+    trial_rng = np.random.default_rng(0)
+    _, rows = chain.advance(trial_rng, chain.begin(trial_rng, 1, pieces=Pieces()), 1)
+    trial = chain.posterior(rows[None], trial_rng)
+    try_deterministics(trial, _computed_after(reading, trial))
     stage("" if progressbar else DRAWING)
     rng = get_random_generator(random_seed).spawn(chains + 1)[-1]  # not the generator of a chain
     names = [str(rv.name) for rv in reading.model.free_RVs]
@@ -234,10 +239,16 @@ def as_tree(
     released = releases(model)
     values_of = observed_values(model, *released)({})
     observed = {rv.name: x for rv, x in zip(released, values_of, strict=True)}
-    dropped = dropped_deterministics(reading)
-    deterministics = [d for d in model.deterministics if d not in dropped]
+    deterministics = _computed_after(reading, values)
     stats = {"sweeps": np.full(size, sweeps)}
     tree = result(model, posterior, stats, observed, attributes, deterministics)
     if checks:
-        log_warnings(run_convergence_checks(tree, model))
+        with draws_stay("PyMC's convergence checks"):
+            log_warnings(run_convergence_checks(tree, model))
     return tree
+
+
+def _computed_after(reading: Reading, values: Mapping[str, Any]) -> list[TensorVariable]:
+    """Return the deterministics that a chain has not recorded, and that need no records."""
+    left_out = {d.name for d in dropped_deterministics(reading)} | {*values}
+    return [d for d in reading.model.deterministics if d.name not in left_out]

@@ -16,25 +16,24 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.util import get_random_generator
 from pytensor.tensor.random.basic import GammaRV, PoissonRV
 from pytensor.tensor.variable import TensorVariable
-from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined, about, once
-from pymc_dp.graphs.draws import with_deterministics
 from pymc_dp.graphs.powers import power
 from pymc_dp.graphs.shapes import known_shape, require_entry_each
 from pymc_dp.graphs.substitution import substitute
-from pymc_dp.ladder.collapse import dropped_deterministics, rebuilt
+from pymc_dp.ladder.collapse import rebuilt
 from pymc_dp.laws.sum_law import Change
 from pymc_dp.reading.checks import check_transform
 from pymc_dp.reading.model import Reading, children, privatized
 from pymc_dp.routes import ROUTES, Plan, Route
-from pymc_dp.routes.chain import ARGUMENTS, CHAINS
-from pymc_dp.routes.steps_chain import loop_plan
+from pymc_dp.routes.chain import ARGUMENTS
+from pymc_dp.routes.steps_chain import StepsChain, loop_plan
+from pymc_dp.routes.warm_up import run_tuned
 
 _NAME = "steps in one loop, rates integrated out"
 _ALPHA, _BETA = "{}__shape", "{}__rate"  # parameters of the rates, of the sampled model alone
@@ -94,30 +93,25 @@ def marginalized(reading: Reading) -> tuple[Reading, list[TensorVariable]]:
     return Reading(rebuilt(reading, rates, change), reading), rates
 
 
+class RatesChain(StepsChain):
+    """The chain of the model without the rates, which draws these, too."""
+
+    def __init__(self, reading: Reading):
+        sampled, self._rates = marginalized(reading)
+        super().__init__(sampled)
+
+    def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return draws by name, those of the rates among them."""
+        draws = super().posterior(rows, rng)
+        for rate in map(str, [rv.name for rv in self._rates]):
+            alpha, beta = (draws.pop(form.format(rate)) for form in (_ALPHA, _BETA))
+            draws[rate] = rng.standard_gamma(alpha) / beta
+        return draws
+
+
 def _plan(reading: Reading) -> Plan:
-    sampled, rates = marginalized(reading)
-    plan = loop_plan(sampled, _NAME)
-    return plan._replace(run=partial(_sample, reading, rates, plan.run))
-
-
-def _sample(reading: Reading, rates: list[TensorVariable], run, **kwargs) -> DataTree:
-    """Sample the model without the rates, and draw these."""
-    tree, model = run(**kwargs), reading.model
-    posterior = tree["posterior"].to_dataset()
-    # Not the generator of a chain.
-    chains = kwargs.get("chains") or CHAINS
-    rng = get_random_generator(kwargs.get("random_seed")).spawn(chains + 2)[-1]
-    for rate in rates:
-        alpha, beta = (posterior[form.format(rate.name)] for form in (_ALPHA, _BETA))
-        drawn = rng.standard_gamma(alpha.to_numpy()) / beta.to_numpy()
-        unnamed = {d: str(d).replace(str(alpha.name), str(rate.name), 1) for d in alpha.dims}
-        posterior[rate.name] = alpha.copy(data=drawn).rename(unnamed)
-    dropped = dropped_deterministics(reading)
-    own = [d for d in model.deterministics if d.name not in posterior and d not in dropped]
-    posterior = with_deterministics(posterior, model, own)
-    shown = [rv.name for rv in model.unobserved_RVs if rv.name in posterior]
-    tree["posterior"] = DataTree(posterior[shown])
-    return tree
+    plan = loop_plan(marginalized(reading)[0], _NAME)
+    return plan._replace(run=partial(run_tuned, reading, RatesChain, _NAME))
 
 
 ROUTES.add(Route(_NAME, "records", _plan, ARGUMENTS, handicap=3.0))

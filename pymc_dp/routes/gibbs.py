@@ -13,7 +13,7 @@ from pymc_dp.laws.sum_law import law_of
 from pymc_dp.reading.bounds import feasible_start
 from pymc_dp.reading.factors import read_block
 from pymc_dp.reading.groups import Records, blocks, record_groups
-from pymc_dp.reading.model import Reading, privatized, releases
+from pymc_dp.reading.model import Reading, behind_ratios, privatized, releases
 from pymc_dp.reading.tags import is_tagged
 from pymc_dp.routes import ROUTES, Plan, Route, interrupted
 from pymc_dp.routes.given import initial_values, public, width
@@ -25,6 +25,7 @@ from pymc_dp.step_methods import (
     choose_steps,
     kept_steps,
 )
+from pymc_dp.step_methods.base import DIVIDED
 from pymc_dp.step_methods.records.checks import check_gaps
 from pymc_dp.step_methods.registry import exact_draw, no_exact_draw
 
@@ -67,6 +68,12 @@ def _records(reading: Reading) -> Plan:
         raise Declined("the confidential values are released one by one, not in sums of records")
     for rv in tagged:
         check_gaps(model, rv)
+        if rv in behind_ratios(reading):
+            raise Declined(
+                f"a release of {rv.name!r} is divided by a noisy number, and so is its noise. "
+                f"{DIVIDED}",
+                near=2,
+            )
     all_stepped = {*tagged} | {*choose_steps(reading)} >= {*model.free_RVs}
     record_blocks = blocks(reading, tagged)
     records = {rv for block in record_blocks for rv in block.records}

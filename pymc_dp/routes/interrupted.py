@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from pymc.stats import log_density
 from xarray import DataTree
 
+from pymc_dp.graphs.draws import draws_stay
 from pymc_dp.graphs.interrupts import Handler, is_beside_compiled
 from pymc_dp.graphs.stages import DRAWING, stage
+from pymc_dp.graphs.values import PLAIN_MODE
 
 _log = logging.getLogger("pymc.dp")
 
@@ -43,6 +46,11 @@ def sample(model: pm.Model, **kwargs: Any):
     PyMC with cores=1 would go on to the next chain, and nutpie returns NaN for the missing draws.
     If there are no draws, KeyboardInterrupt is raised.
     """
+    asked = kwargs.get("idata_kwargs") or {}
+    densities = {k: asked[k] for k in ("log_likelihood", "log_prior") if asked.get(k)}
+    if densities and kwargs.get("return_inferencedata", True):
+        kwargs["idata_kwargs"] = {k: v for k, v in asked.items() if k not in densities} or None
+        return _with_densities(model, kwargs, densities)
     theirs = kwargs.get("callback")
     is_ours = theirs is not None or _is_for_pymc(model, kwargs)
     handler = Handler(is_beside_compiled if is_ours else lambda _: False)
@@ -74,6 +82,21 @@ def sample(model: pm.Model, **kwargs: Any):
         # PyMC has cut the chains already: this only logs their lengths.
         longest([drawn[c] for c in range(kwargs.get("chains") or max(drawn) + 1)])
     return result
+
+
+def _with_densities(model: pm.Model, kwargs: dict[str, Any], groups: dict[str, Any]):
+    """Sample, and add log densities by entry, which are tried at one point before."""
+    for group, names in groups.items():
+        of = model.observed_RVs if group == "log_likelihood" else model.free_RVs
+        of = [rv for rv in of if names is True or rv.name in names]
+        model.compile_logp(of, sum=False, mode=PLAIN_MODE)(model.initial_point())
+    tree = sample(model, **kwargs)
+    for group, names in groups.items():
+        with draws_stay(group):
+            compute = getattr(log_density, f"compute_{group}")
+            names = None if names is True else names
+            tree = compute(tree, var_names=names, model=model, progressbar=False)
+    return tree
 
 
 def _is_for_pymc(model: pm.Model, kwargs: dict[str, Any]) -> bool:

@@ -224,7 +224,7 @@ def _raise_no_start(model: pm.Model, point: Mapping[str, np.ndarray]) -> NoRetur
         f"no start was found: {', '.join(repr(v.name) for v in wrong)} cannot be what it is, "
         f"whatever was tried for {', '.join(map(repr, sorted(free)))}. Check the units and the "
         f"noise of the published values, and the supports of the laws; or start where they are "
-        f"possible, pm.sample(initvals={{...}})"
+        f"possible, with initvals={{...}}"
     )
 
 

@@ -166,7 +166,7 @@ class DPStep(BlockedStep):
         for rv in behind_ratios(reading) & {*self.model_rvs}:
             raise ValueError(
                 f"{type(self).__name__} cannot update {rv.name!r}: a release of it is divided by a "
-                f"noisy number, and so is its noise. Call dp.sample without step="
+                f"noisy number, and so is its noise. {DIVIDED}"
             )
         self._prepare(reading, initial_point)
         del self.model_rvs  # only needed to prepare; keeps the pickled step small
@@ -255,6 +255,15 @@ def updated_by(step: str, rv: TensorVariable) -> Iterator[None]:
         raise ValueError(f"{step} cannot update {rv.name!r}: {why}") from None
 
 
+DIVIDED = (
+    "No step of this package moves it: it is integrated out where it is a vector of its own, with "
+    "independent entries that are released one by one. Write the entries behind the noisy number "
+    "as another variable, base = pm.Poisson('base', ..., shape=1), "
+    "w = pm.Laplace('w', base, b, shape=1), and the ratios as x / w, x = pm.Poisson('x', ...); "
+    "leave step= and records in var_names= out"
+)
+
+
 def unusable(name: str) -> ValueError:
     """Return the error for values of the model, of a pm.Data perhaps, that allow no draw."""
     return ValueError(
@@ -276,6 +285,6 @@ def infeasible(name: str) -> ValueError:
     """Return the error for a point at which the bounds of the records leave no room."""
     return ValueError(
         f"the chain started outside of the feasible region of the bounds: there is no room for "
-        f"{name!r}. Give pm.sample(initvals={{...}}) a mean and a variance that records within the "
-        f"bounds can have, or use dp.sample, which does"
+        f"{name!r}. Give initvals={{...}} a mean and a variance that records within the bounds can "
+        f"have, or leave initvals= and step= out of dp.sample, which then finds them"
     )

@@ -89,6 +89,9 @@ RIGHT = {
     ),
 }
 LAPLACE, NORMAL = RIGHT["laplace"], RIGHT["normal"]
+with pm.Model():
+    RANDOM = pm.HalfNormal("q")
+SCALES = np.array([1.0, 2.0, 3.0])
 WRONG = {
     "a rate for a scale": (LAPLACE[0], draws("laplace", 1 / 3), {}, "different laws"),
     "a variance for an sd": (logp_of(pm.Normal, 2.0), draws("normal", 4.0), {}, "different laws"),
@@ -163,6 +166,29 @@ WRONG = {
     ),
     "no log-concave noise": (*RIGHT["cauchy"][:2], {"log_concave": True}, "bends upwards"),
     "support": (*LAPLACE[:2], {"support": (3, 1)}, "support must be"),
+    "a random variable": (
+        lambda z, s: -abs(z - s) / RANDOM - pt.log(2 * RANDOM),
+        LAPLACE[1],
+        {},
+        r"logp depends on the random variable 'q'.*pm\.CustomDist\('z', x, q",
+    ),
+    "a random variable in the distribution function": (
+        *LAPLACE[:2],
+        {"logcdf": lambda z, s: dp.LaplaceMechanism(1.0).logcdf(z, s) + RANDOM},
+        "logcdf depends on the random variable 'q'",
+    ),
+    "a vector in the density": (
+        lambda z, s: -abs(z - s) / SCALES - np.log(2 * SCALES),
+        LAPLACE[1],
+        {},
+        r"logp of 20000 values ended in.*\(20000,\) \(3,\).*each entry by itself.*number == k",
+    ),
+    "a vector in the draws": (
+        LAPLACE[0],
+        lambda s, rng=None, size=None: rng.laplace(s, SCALES, size),
+        {},
+        r"random of 20000 statistics ended in.*\(3,\).*each entry by itself.*number == k",
+    ),
 }
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from scipy.stats import dlaplace, gamma, nbinom
+from scipy.special import poch
+from scipy.stats import dlaplace, gamma, laplace, nbinom
 
 import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
@@ -91,6 +92,28 @@ def test_of_two_rates_of_a_count_one_is_integrated_out():
         of_s, of_r = (weight * s).sum() / weight.sum(), weight * (3.0 + x) / (2.0 + s)
         has_moments(tree["posterior"]["s"][..., k], of_s)
         has_moments(tree["posterior"]["r"][..., k], of_r.sum() / weight.sum())
+
+
+def test_a_deterministic_of_rates_that_are_records():
+    """The shape is random: r | c ~ Gamma(a + c, 1.7), a sum over counts and a grid of a."""
+    matrix, z = np.array([[1.0, 1.0], [1.0, 0.0]]), np.array([3.0, 4.0])
+    with pm.Model() as model:
+        a = pm.Exponential("a", 1.0)
+        r = pm.Gamma("r", a, 0.7, shape=2)
+        pm.Deterministic("d", pt.sqrt(r).sum())
+        pm.Deterministic("e", a + 1)
+        y = pm.Poisson("y", r)
+        dp.PrivateObservation("z", matrix @ y, dp.LaplaceMechanism(1.5), observed=z)
+    tree = dp.sample(model, draws=2_000, tune=300, chains=2, random_seed=1, **QUIET)
+    x = np.stack(np.meshgrid(np.arange(40), np.arange(40)), -1).reshape(-1, 2)
+    given, at = (
+        laplace.logpdf(z, x @ matrix.T, 1.5).sum(axis=1),
+        -np.log1p(-np.arange(0.005, 1, 0.01)),
+    )
+    weight = np.exp(given + nbinom.logpmf(x, at[:, None, None], 0.7 / 1.7).sum(axis=2))
+    d = (poch(at[:, None, None] + x, 0.5) / np.sqrt(1.7)).sum(axis=2)  # E log r is infinite
+    has_moments(tree["posterior"]["d"], (weight * d).sum() / weight.sum())
+    np.testing.assert_allclose(tree["posterior"]["e"], tree["posterior"]["a"] + 1)
 
 
 def test_only_what_is_asked_for_is_shown():

@@ -32,6 +32,7 @@ from pymc_dp.mechanisms.base import Mechanism, kind_of
 from pymc_dp.mechanisms.postprocessed import PostProcessed
 from pymc_dp.plugins.single_values import kernels
 from pymc_dp.plugins.single_values.grid import Grid, number_of_all
+from pymc_dp.reading.kept import reads_outside
 
 _CLOSE = 8.0, 25.0  # logs of how much closer to an end than the typical value
 
@@ -245,7 +246,12 @@ _SEEN = 500  # releases between which bends are looked for
 def marginal(
     law: Any, number: int, mechanism: Mechanism, n_parameters: int, n_places: int, *, moving=False
 ) -> Marginal:
-    """Return the marginal of a part of a law, made once: a gradient shares its evaluation."""
+    """Return the marginal of a part of a law, made once: a gradient shares its evaluation.
+
+    With a function of the user's it is made anew: the numbers that this reads may have changed.
+    """
+    if mechanism.reads_outside or reads_outside(law):
+        return Marginal(law, number, mechanism, n_parameters, n_places, moving)
     key = law, number, kind_of(mechanism), n_parameters, n_places, moving
     if key not in _MADE:
         if len(_MADE) >= _MOST_MADE:

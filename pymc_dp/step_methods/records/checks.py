@@ -80,8 +80,8 @@ def _of_unknown_number(reading: Reading, rv) -> ValueError:
     except (Declined, ValueError) as why:
         return ValueError(f"{reason}they cannot be sampled themselves, nor integrated out: {why}")
     return ValueError(
-        f"{reason}they cannot be sampled themselves, but integrated out. Write dp.sample(model), "
-        f"or pm.sample() in `with dp.collapse(model):`"
+        f"{reason}they cannot be sampled themselves, but integrated out. Write dp.sample(model) "
+        f"without step= and records in var_names=, or pm.sample() in `with dp.collapse(model):`"
     )
 
 

@@ -15,7 +15,8 @@ from pymc_dp.laws.mixture import MixtureLaw
 from pymc_dp.laws.of_function import Function, OfFunction
 from pymc_dp.laws.parts import CensoredLaw, SymbolicLaw
 from pymc_dp.plugins.single_values.grid import Grid
-from pymc_dp.plugins.single_values.pair import general_pair, width
+from pymc_dp.plugins.single_values.pair import general_pair, marginal, width
+from pymc_dp.reading.kept import reads_outside
 
 SKEWED = type(pm.SkewNormal.dist(0, 1, 2).owner.op)()
 UNIFORM, STUDENT = dp.UniformMechanism(0.2), dp.StudentTMechanism(0.5, 3.0)
@@ -224,3 +225,48 @@ def test_draws_follow_law_times_noise(law, mechanism, z, parameters):
     weights = densities[law](points) * np.exp(noise_of(mechanism)(z, points))
     cdf = np.cumsum(weights) / weights.sum()
     assert stats.kstest(drawn, lambda x: np.interp(x, points, cdf)).pvalue > 1e-4
+
+
+READ = {"sd": 1.0}  # a number that functions below read
+
+
+def _normal(value, mean):
+    return -0.5 * ((value - mean) / READ["sd"]) ** 2 - np.log(READ["sd"] * np.sqrt(2 * np.pi))
+
+
+def _draws(mean, rng=None, size=None):
+    return rng.normal(mean, READ["sd"], size)
+
+
+OWN_LAW = pm.CustomDist.dist(0.0, logp=_normal, random=_draws).owner.op
+OWN_NOISE = dp.CustomMechanism(_normal, _draws)
+
+
+@pytest.mark.parametrize(
+    ("law", "mechanism", "parameters"),
+    [
+        (OWN_LAW, dp.GaussianMechanism(0.5), (0.7,)),
+        (ptr.normal, OWN_NOISE, (0.7, 0.5)),
+        (ptr.normal, of(lambda x: x + 0.0, OWN_NOISE), (0.7, 0.5)),
+    ],
+)
+def test_a_number_that_a_function_reads_counts_as_it_is(law, mechanism, parameters, monkeypatch):
+    """The same objects give the density of the number now."""
+    values = np.array([0.1, 3.0])
+    for sd in (1.0, 3.0):
+        monkeypatch.setitem(READ, "sd", sd)
+        found = evaluated(law, mechanism, values, parameters)[0]
+        truth = stats.norm.logpdf(values, 0.7, np.hypot(0.5, sd))
+        np.testing.assert_allclose(found, truth, rtol=1e-7)
+
+
+def test_what_has_a_function_of_the_users_is_not_kept():
+    mixed = MixtureLaw((ptr.normal, OWN_LAW), (2, 1))
+    symbolic = pm.Truncated.dist(pm.CustomDist.dist(0.0, logp=_normal, random=_draws), 0, 9)
+    for law in (OWN_LAW, mixed, CensoredLaw(OWN_LAW), symbolic.owner.op):
+        assert reads_outside(law)
+        assert marginal(law, 0, STUDENT, 1, 1) is not marginal(law, 0, STUDENT, 1, 1)
+    for noise in (OWN_NOISE, OWN_NOISE.clipped(0, 1)):
+        assert marginal(ptr.normal, 0, noise, 2, 1) is not marginal(ptr.normal, 0, noise, 2, 1)
+    assert not reads_outside(MIXED)
+    assert marginal(ptr.normal, 0, STUDENT, 2, 1) is marginal(ptr.normal, 0, STUDENT, 2, 1)

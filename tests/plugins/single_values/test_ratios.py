@@ -135,6 +135,29 @@ def test_noise_that_is_estimated_is_refused():
     assert drawn.isdisjoint({"now", "w"})
 
 
+def test_one_base_of_many_ratios():
+    """As a vector of its own it is integrated out; as an entry of the counts it is refused."""
+    z = np.array([0.7, 1.4])
+    with pm.Model() as model:
+        r = pm.Normal("r", 1, 0.5)
+        w = pm.Laplace("w", pm.Poisson("base", 9, shape=1), 1.5, shape=1)
+        x = pm.Poisson("x", 9 * r, shape=2)
+        dp.PrivateObservation("z", x / w, dp.LaplaceMechanism(SCALE / w), observed=z)
+    point = {"r": np.array(1.2), "w": np.array([8.2])}
+    truth = stats.norm.logpdf(1.2, 1, 0.5) + np.log(of_divisor(8.2))
+    truth += sum(np.log(given_divisor(value, 8.2, 10.8)) for value in z)
+    np.testing.assert_allclose(dp.collapse(model).compile_logp()(point), truth, rtol=1e-9)
+    with pm.Model() as model:
+        c = pm.Poisson("c", 9, shape=3)
+        w = pm.Laplace("w", c[0], 1.5)
+        dp.PrivateObservation("z", c[1:] / w, dp.LaplaceMechanism(SCALE / w), observed=z)
+    with pytest.raises(
+        ValueError, match=r"release of 'c' is divided.*vector of its own"
+    ) as refused:
+        dp.sample(model, draws=2, tune=2)
+    assert "Call dp.sample without step=" not in str(refused.value)
+
+
 def test_ratios_are_drawn_from_the_prior():
     """The prior predictive has the ratios' median."""
     drawn = pm.sample_prior_predictive(4_000, model=ratio_model(), random_seed=1)
