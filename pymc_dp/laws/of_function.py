@@ -183,7 +183,7 @@ class OfFunction(PostProcessed):
 
     def kinks(self, value):
         """See `Mechanism.kinks`: where the function has these values."""
-        points = [*(self.inner.kinks(value) or [self.inner.typical_statistic(value)])]
+        points = dict.fromkeys([*self.inner.kinks(value), self.inner.typical_statistic(value)])
         return [root for p in points for root in self.function.roots(p, self._further)]
 
 

@@ -184,13 +184,12 @@ def make_sum(density: Callable, n_slopes: int) -> Callable:
 
     @part
     def walk(knots, args, state, slopes, floor, goal):
-        low, high = np.floor(knots[0]), np.floor(knots[-1])
-        best, top = 0, -math.inf
-        heights = density(np.floor(knots), args)[0]
-        for k in range(knots.size):
+        whole = np.append(np.floor(knots), np.ceil(knots))
+        low, high = whole.min(), whole.max()
+        start, top, heights = low, -math.inf, density(whole, args)[0]
+        for k in range(whole.size):
             if heights[k] > top:
-                best, top = k, heights[k]
-        start = np.floor(knots[best])
+                start, top = whole[k], heights[k]
         for side in (1.0, -1.0):
             at, chunks = start if side > 0.0 else start - 1.0, 0
             while True:

@@ -56,8 +56,8 @@ def log_integrand(part: Part, mechanism: Mechanism, z, y) -> TensorVariable:
 
 
 def places(mechanism: Mechanism, z) -> list[TensorVariable]:
-    """Return values at which the noise bends or jumps, or where it is large."""
-    return [as_float(p) for p in mechanism.kinks(z) or [mechanism.typical_statistic(z)]]
+    """Return values at which the noise bends or jumps, and one where it is large."""
+    return [*dict.fromkeys(map(as_float, [*mechanism.kinks(z), mechanism.typical_statistic(z)]))]
 
 
 def knots(part: Part, around) -> TensorVariable:
