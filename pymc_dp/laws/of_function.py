@@ -18,7 +18,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.substitution import simplified
 from pymc_dp.graphs.values import PLAIN_MODE, depends_on, known_value, nearest_rvs
-from pymc_dp.laws.inverse import bending, jumps, solved
+from pymc_dp.laws.inverse import bending, edges, jumps, solved
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
 from pymc_dp.mechanisms.postprocessed import PostProcessed
@@ -180,6 +180,13 @@ class OfFunction(PostProcessed):
         given = dict(zip(self.function.further, self._further, strict=True))
         points = bending(self.function.graph, self.function.x)
         return [vectorize_graph(x, given) if given else x for x in points]
+
+    def edges(self, x) -> list[TensorVariable]:
+        """Return the ends of the cells around values x between which steps are constant."""
+        given = dict(
+            zip((self.function.x, *self.function.further), (x, *self._further), strict=True)
+        )
+        return [vectorize_graph(e, given) for e in edges(self.function.graph, self.function.x)]
 
     def kinks(self, value):
         """See `Mechanism.kinks`: where the function has these values."""
