@@ -154,3 +154,19 @@ def bending(graph: Variable, x: Variable) -> list[TensorVariable]:
             ends = [i for i in node.inputs if i is not touched[0]]
             points += [root for end in ends for root in solved(touched[0], x, end)]
     return points
+
+
+def edges(graph: Variable, x: Variable) -> list[TensorVariable]:
+    """Return, as functions of x, the ends of the cell around x between which steps are constant."""
+    points: list[TensorVariable] = []
+    for node in {v.owner: None for v in ancestors([graph]) if v.owner is not None}:
+        op = getattr(node.op, "scalar_op", None)
+        if not isinstance(op, (*STEPS, ps.IntDiv)) or x not in ancestors([node.inputs[0]]):
+            continue
+        [argument, *by] = node.inputs
+        u = argument / by[0] if by else argument
+        shift = 0.5 if isinstance(op, ps.RoundHalfToEven | ps.RoundHalfAwayFromZero) else 0.0
+        below, level = pt.floor(u - shift) + shift, pt.scalar(dtype="float64")
+        for root in solved(u, x, level):
+            points += [graph_replace(root, {level: below + k}, strict=False) for k in (0.0, 1.0)]
+    return points

@@ -26,7 +26,7 @@ from pymc_dp.graphs.values import (
     nearest_rvs,
     read_cast,
 )
-from pymc_dp.laws.inverse import bending, jumps, solved
+from pymc_dp.laws.inverse import bending, edges, jumps, solved
 from pymc_dp.mechanisms.arguments import as_float
 from pymc_dp.mechanisms.base import Mechanism, has_continuous_rates
 from pymc_dp.mechanisms.postprocessed import PostProcessed
@@ -197,9 +197,16 @@ class OfFunction(PostProcessed):
         points = bending(self.function.graph, self.function.x)
         return [vectorize_graph(x, given) if given else x for x in points]
 
+    def edges(self, x) -> list[TensorVariable]:
+        """Return the ends of the cells around values x between which steps are constant."""
+        given = dict(
+            zip((self.function.x, *self.function.further), (x, *self._further), strict=True)
+        )
+        return [vectorize_graph(e, given) for e in edges(self.function.graph, self.function.x)]
+
     def kinks(self, value):
         """See `Mechanism.kinks`: where the function has these values."""
-        points = [*(self.inner.kinks(value) or [self.inner.typical_statistic(value)])]
+        points = dict.fromkeys([*self.inner.kinks(value), self.inner.typical_statistic(value)])
         return [root for p in points for root in self.function.roots(p, self._further)]
 
 

@@ -1,9 +1,10 @@
 r"""Integrals and sums over one confidential value, with their slopes, and exact draws of it.
 
 The integrand is :math:`e^{h(y)}`, its slopes are :math:`\int e^h\, \partial h / \partial\theta`.
-Between knots, modes and points where h bends or jumps, panels are halved until the two rules of
-Gauss and Kronrod agree, the half with the larger values first, so that panels are judged by most of
-the integral. Beyond the last knot they grow, until what they add is lost in rounding.
+Between knots, modes and points where h bends or jumps, panels are cut at steps, and halved until
+the two rules of Gauss and Kronrod agree, the half with the larger values first, so that panels are
+judged by most of the integral. Beyond the last knot they grow, until what they add is lost in
+rounding.
 """
 
 import math
@@ -70,7 +71,14 @@ def _make_state(n_slopes: int) -> Callable:
     return add
 
 
-def make_walk(density: Callable, n_slopes: int, rough: bool = False) -> Callable:
+@part
+def _no_edges(y, args):
+    return y[:0]
+
+
+def make_walk(
+    density: Callable, n_slopes: int, rough: bool = False, edges: Callable = _no_edges
+) -> Callable:
     """Make the walk over the real line that integrates e^h.
 
     Parameters
@@ -78,6 +86,7 @@ def make_walk(density: Callable, n_slopes: int, rough: bool = False) -> Callable
     density : ``(y, args)`` to a matrix with the rows h and its slopes, at a vector of values.
     n_slopes : number of slopes.
     rough : whether h may jump where no knot is: the difference of the rules then is the error.
+    edges : ``(y, args)`` to the values next to one at which h jumps: no panel has one inside.
 
     Returns
     -------
@@ -126,7 +135,13 @@ def make_walk(density: Callable, n_slopes: int, rough: bool = False) -> Callable
             # Where h is large, its last digits are more.
             allowed = (TOLERANCE + 1e-15 * abs(top)) * total if top > -math.inf else 0.0
             is_point = not low + beside < middle < high - beside
-            if (hidden or not half * error <= allowed) and not is_point:
+            cut = math.inf
+            for edge in edges(points[8:9], args):
+                if low + beside < edge < high - beside and abs(edge - middle) < abs(cut - middle):
+                    cut = edge
+            jumped = cut < math.inf and h.max() > state[0] - DROP
+            middle = cut if jumped else middle
+            if (jumped or hidden or not half * error <= allowed) and not is_point:
                 if count + 2 > len(panels):
                     return math.nan, math.nan, math.nan
                 larger = h[1:8].max() > h[9:16].max()  # of the halves, to be met first
@@ -184,13 +199,12 @@ def make_sum(density: Callable, n_slopes: int) -> Callable:
 
     @part
     def walk(knots, args, state, slopes, floor, goal):
-        low, high = np.floor(knots[0]), np.floor(knots[-1])
-        best, top = 0, -math.inf
-        heights = density(np.floor(knots), args)[0]
-        for k in range(knots.size):
+        whole = np.append(np.floor(knots), np.ceil(knots))
+        low, high = whole.min(), whole.max()
+        start, top, heights = low, -math.inf, density(whole, args)[0]
+        for k in range(whole.size):
             if heights[k] > top:
-                best, top = k, heights[k]
-        start = np.floor(knots[best])
+                start, top = whole[k], heights[k]
         for side in (1.0, -1.0):
             at, chunks = start if side > 0.0 else start - 1.0, 0
             while True:

@@ -57,8 +57,8 @@ def log_integrand(part: Part, mechanism: Mechanism, z, y) -> TensorVariable:
 
 
 def places(mechanism: Mechanism, z) -> list[TensorVariable]:
-    """Return values at which the noise bends or jumps, or where it is large."""
-    return [as_float(p) for p in mechanism.kinks(z) or [mechanism.typical_statistic(z)]]
+    """Return values at which the noise bends or jumps, and one where it is large."""
+    return [*dict.fromkeys(map(as_float, [*mechanism.kinks(z), mechanism.typical_statistic(z)]))]
 
 
 def knots(part: Part, around) -> TensorVariable:
@@ -194,8 +194,21 @@ class Marginal(KernelOp):
             noise = of_statistic(self.noise)
             rough = noise.has_more_kinks or (noise.may_jump and not noise.kinks(self.z))
             make, further = kernels.make_walk, (rough,)
+            if (edges := self._edges()) is not None:
+                made = make(density.function, n, rough, edges.function)
+                return Piece(made, joined(key_of(make), density.key, n, rough, edges.key))
         made = make(density.function, n, *further)
         return Piece(made, joined(key_of(make), density.key, n, *further))
+
+    def _edges(self) -> Piece | None:
+        """Compile the ends of the cell around a value between which what is released steps."""
+        if not isinstance(self.noise, OfFunction):
+            return None
+        law, y = self.part().law, pt.vector("y", dtype="float64")
+        found = self.noise.edges(self.part().clipped(backward(law, y)))
+        if not found:
+            return None
+        return self._compiled([y], pt.concatenate([forward(law, e) for e in found]))
 
     @cached_property
     def theta(self) -> list[TensorVariable]:

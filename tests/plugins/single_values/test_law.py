@@ -1,10 +1,13 @@
 """Values that are released one by one lose their records, whatever law and noise are."""
 
+from itertools import pairwise
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from scipy import stats
+from scipy.special import logsumexp
 
 import pymc_dp as dp
 from pymc_dp.graphs.values import plain_function
@@ -102,6 +105,76 @@ def test_a_value_shared_by_entries_is_refused(of_label, of_value, shared, chosen
         dp.PrivateObservation("z", statistic, dp.GaussianMechanism(0.7), observed=released)
     with pytest.raises(NotImplementedError, match=f"several entries share a value of '{shared}'"):
         dp.collapse(model, "marginal")
+
+
+def tiered(value, statistic):
+    scale = pt.switch(statistic < 3.3, 0.01, pt.switch(statistic < 20, 1.0, 30.0))
+    return -pt.abs(value - statistic) / scale - pt.log(2 * scale)
+
+
+def tiered_draw(statistic, rng=None, size=None):
+    scale = np.select([statistic < 3.3, statistic < 20], [0.01, 1.0], 30.0)
+    return rng.laplace(statistic, scale, size)
+
+
+@pytest.mark.parametrize("n", [0, 7], ids=["values", "mean"])
+def test_noise_that_is_narrow_at_the_release_and_jumps_elsewhere(n):
+    released = np.array([1.234, 25.0, 3.29, 8.0]) if n == 0 else np.array(1.234)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 2.7, 10)
+        y = pm.Normal("y", mu, 1, shape=n or 4)
+        noise = dp.CustomMechanism(tiered, tiered_draw)
+        dp.PrivateObservation("z", y.mean() if n else y, noise, observed=released)
+    expected, sd = [], 1 / np.sqrt(n or 1)
+    for z in np.atleast_1d(released):
+        ends = np.unique([2.7 - 9 * sd, 3.3, 20.0, z - 1, z - 0.2, z, z + 0.2, z + 1])
+        points = np.concatenate(
+            [np.linspace(a + 1e-12, b - 1e-12, 40_001) for a, b in pairwise(ends)]
+        )
+        scale = np.select([points < 3.3, points < 20], [0.01, 1.0], 30.0)
+        terms = stats.norm.pdf(points, 2.7, sd) * stats.laplace.pdf(z, points, scale)
+        expected.append(np.log(np.trapezoid(terms, points)))
+    np.testing.assert_allclose(np.ravel(log_density(model)), expected, atol=2e-5)
+
+
+def half_to_fives(value, statistic):
+    fives = pt.eq(value, 5 * pt.floor(statistic / 5.0 + 0.5))
+    return pt.log(0.35 * fives + 0.65 * pt.eq(value, statistic))
+
+
+def half_to_fives_draw(statistic, rng=None, size=None):
+    fives = 5 * np.floor(statistic / 5 + 0.5)
+    return np.where(rng.random(size) < 0.35, fives, statistic).astype(int)
+
+
+def test_noise_that_jumps_for_some_entries_only():
+    released, counts = np.array([26, 30]), np.arange(200)
+    noise = dp.CustomMechanism(half_to_fives, half_to_fives_draw, discrete=True)
+    with pm.Model() as model:
+        y = pm.Poisson("y", pm.Exponential("rate", 1 / 9.0), shape=2)
+        dp.PrivateObservation("z", y, noise, observed=released)
+    law, fives = stats.poisson.pmf(counts, 9.0), 5 * np.floor(counts / 5 + 0.5)
+    expected = [0.35 * law[fives == z].sum() + 0.65 * law[z] for z in released]
+    np.testing.assert_allclose(log_density(model), np.log(expected), atol=1e-9)
+
+
+def test_rates_of_counts_that_lie_between_the_knots():
+    people, z = np.array([65_000, 450_000, 170_000]), np.array([4.6, 4.4, 23.5])
+    with pm.Model() as model:
+        rate = pm.Exponential("rate", 1.0)
+        y = pm.Poisson("y", rate * people * 1e-5, shape=3)
+        dp.PrivateObservation("z", 1e5 * y / people, dp.UniformMechanism(1e-4).rounded(1),
+                              observed=z)  # fmt: skip
+    collapsed, counts = dp.collapse(model), np.arange(300)
+    function = plain_function(
+        [collapsed.rvs_to_values[collapsed["rate"]]],
+        collapsed.logp(collapsed.observed_RVs, sum=False),
+    )
+    inside = np.abs(1e5 * counts / people[:, None] - z[:, None]) < 0.05
+    for log_rate in np.linspace(-1.0, 3.0, 81):  # the sums begin elsewhere for each
+        law = stats.poisson.logpmf(counts, np.exp(log_rate) * people[:, None] * 1e-5)
+        expected = logsumexp(law, axis=1, b=inside)
+        np.testing.assert_allclose(function(log_rate)[0], expected, atol=1e-9)
 
 
 def test_counts_under_noise_that_is_not_log_concave():

@@ -7,6 +7,7 @@ import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
 import pytest
 from scipy import stats
+from scipy.special import logsumexp
 
 import pymc_dp as dp
 from pymc_dp.graphs.values import PLAIN_MODE
@@ -121,6 +122,54 @@ def test_agrees_with_quadrature(case):
             np.testing.assert_allclose(
                 slopes[j], np.diff(ends[::-1])[0] / (2 * step), rtol=1e-4, atol=1e-6
             )
+
+
+def cells_below(k):
+    return k, k + 1.0
+
+
+STEPS = {
+    "Normal, floor": (
+        ptr.normal, lambda s: (0.9, s), lambda s: stats.norm(0.9, s), pt.floor, cells_below,
+        dp.GaussianMechanism, stats.norm,
+    ),
+    "Student, round": (
+        ptr.t, lambda s: (3.0, 0.9, s), lambda s: stats.t(3.0, 0.9, s), pt.round,
+        lambda k: (k - 0.5, k + 0.5), dp.LaplaceMechanism, stats.laplace,
+    ),
+    "Gamma, ceil": (
+        ptr._gamma, lambda s: (2.0, s), lambda s: stats.gamma(2.0, scale=s), pt.ceil,
+        lambda k: (k - 1.0, k), dp.GaussianMechanism, stats.norm,
+    ),
+    "LogNormal, trunc": (
+        ptr.lognormal, lambda s: (0.0, min(s, 2)), lambda s: stats.lognorm(min(s, 2)),
+        pt.trunc, cells_below, dp.GaussianMechanism, stats.norm,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=[pytest.mark.nightly] * (c > "O")) for c in STEPS]
+)
+def test_steps_are_sums_over_cells(case):
+    op, parameters, law, step, cell, noise, noise_law = STEPS[case]
+    theta, scale = [pt.dscalar() for _ in parameters(1.0)], pt.dscalar()
+    released = np.array([1.003, 2.5, 7.0, 40.2])
+    mechanism = of(step, noise(1.0)).with_parameters(scale)
+    density = general_pair(op, mechanism).log_marginal(mechanism, pt.constant(released), *theta)
+    function = pytensor.function([*theta, scale], density, mode=PLAIN_MODE)
+    k = np.arange(-4000.0, 4001.0)
+    for spread in (0.05, 1.0, 50.0):
+        of_x, (low, high) = law(spread), cell(k)
+        above = low > of_x.median()
+        mass = np.where(above, of_x.sf(low) - of_x.sf(high), of_x.cdf(high) - of_x.cdf(low))
+        for b in (0.05, 0.3, 50.0):
+            with np.errstate(divide="ignore"):
+                terms = np.log(mass) + noise_law(0, b).logpdf(released[:, None] - k)
+            expected = logsumexp(terms, axis=1)
+            known = expected > -600.0
+            got = function(*parameters(spread), b)
+            np.testing.assert_allclose(got[known], expected[known], atol=1e-8)
 
 
 def test_clipped_values_are_points():
