@@ -20,7 +20,6 @@ from pymc_dp.routes.given import initial_values, public, width
 from pymc_dp.step_methods import (
     CellGibbs,
     CountGibbs,
-    CellGibbs,
     TableGibbs,
     TwoSidedGibbs,
     choose_steps,
