@@ -371,8 +371,8 @@ def a_wide_table(c):
     ("margins", "start", "integrated"),
     [
         (block_in_a_vector, [2, 1, 1, 2, 1, 0], True),
-        (no_three_way, [2, 1, 1, 2, 1, 1, 1, 1], False),
-        (a_wide_table, [1, 1, 1, 1, 1, 2], False),
+        (no_three_way, [2, 2, 3, 2, 2, 2, 2, 3], False),
+        (a_wide_table, [2, 3, 2, 2, 2, 3], False),
     ],
 )
 def test_more_than_two_cells_move_where_sums_are_exact(margins, start, integrated):
