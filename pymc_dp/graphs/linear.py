@@ -12,7 +12,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.scalar import basic as ps
 from pytensor.sparse.math import Dot as SparseDot
 from pytensor.sparse.math import StructuredDot
-from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.basic import Alloc, ExtractDiag, Join, MakeVector
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp
@@ -89,8 +89,12 @@ class _Map:
                 pass  # running totals of truth values may be numbers or not
             case op if first and keeps_values(op, node.inputs[0]):
                 return self.read(node.inputs[0])
-            case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() if first:
+            case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() | ExtractDiag() if (
+                first
+            ):
                 return self.read(node.inputs[0])[self._moved(variable).ravel()]
+            case Alloc() if first:
+                return self._spread(node.inputs[0], variable)
             case Sum() if first:
                 return self._summed(variable)
             case CumOp(mode="add") if first:
@@ -98,7 +102,7 @@ class _Map:
             case MakeVector() | Join():
                 rows = sparse.vstack([self.read(part) for part in node.inputs], format="csr")
                 return rows[self._joined(variable).ravel()]
-            case AdvancedIncSubtensor() | IncSubtensor() as op if not op.set_instead_of_inc:
+            case AdvancedIncSubtensor() | IncSubtensor() as op:
                 target, put = node.inputs[:2]
                 # Numbers that are added to whole ones in place would lose their fractions.
                 fits = np.can_cast(put.dtype, target.dtype, "same_kind")
@@ -179,8 +183,16 @@ class _Map:
         take = Subtensor if isinstance(op, IncSubtensor) else AdvancedSubtensor
         taken = take(op.idx_list)(pt.constant(numbers), *index)
         entry = _known(taken, "an index")
+        kept = np.ones(numbers.size)
+        if op.set_instead_of_inc:
+            kept[entry.ravel()] = 0.0
+            if kept.sum() + entry.size > numbers.size:
+                raise Declined("an entry of it is set twice")
         rows = self.read(put)[_positions(lengths(put), entry.shape)]
-        return self.read(target) + _added(entry.ravel(), numbers.size) @ rows
+        return (
+            sparse.diags_array(kept) @ self.read(target)
+            + _added(entry.ravel(), numbers.size) @ rows
+        )
 
     def _multiplied(self, inputs, touched: TensorVariable) -> sparse.csr_array:
         left, right = inputs

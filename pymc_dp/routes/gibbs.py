@@ -134,7 +134,10 @@ def on_records(reading: Reading, **kwargs):
 def _counts(reading: Reading) -> Plan:
     chosen = choose_steps(reading)
     for rv in privatized(reading):
-        if chosen.get(rv) not in (TwoSidedGibbs, TableGibbs) and exact_draw(reading, rv) is None:
+        if (
+            chosen.get(rv) not in (TwoSidedGibbs, TableGibbs, CellGibbs)
+            and exact_draw(reading, rv) is None
+        ):
             why = no_exact_draw(reading, rv)
             raise Declined(f"{rv.name!r} has no exact draw given its releases{why}")
     cost = {"exact counts": sum(map(_size, privatized(reading))) ** 0.75}

@@ -34,9 +34,9 @@ from pymc_dp.step_methods.scale_mixture import LaplaceScaleMixtureGibbs
 from pymc_dp.step_methods.skellam_bessel import SkellamBesselGibbs
 from pymc_dp.step_methods.table_entries import (
     WITH_TOTAL,
-    is_by_cell,
     read_table,
     slopes_of,
+    tell_apart,
     together,
 )
 from pymc_dp.step_methods.tables import TableGibbs
@@ -120,8 +120,9 @@ def exact_step(reading: Reading, rv: TensorVariable) -> str | None:
     """Return the name of the step that draws a latent count exactly given its releases.
 
     `PrivateObservation` tags the count with it for `pm.sample`. The step checks again, since the
-    model may grow. Counts that are released in sums only are records; the exception are Poisson
-    counts of whose sums whole-number noise allows some only, since they cannot move one by one.
+    model may grow. Counts that are released in sums only are records, unless the sums tell each of
+    them, as running totals do, or they are Poisson counts of whose sums whole-number noise allows
+    some only, which cannot move one by one.
     Counts that are drawn `together` have the same step.
     """
     if rv.dtype.startswith("float"):
@@ -180,7 +181,7 @@ def _is_by_cell(reading: Reading, rv: TensorVariable) -> bool:
             math.prod(lengths(v)) for v in group
         ):
             return False  # with fewer entries than counts, some count is in sums only
-        return is_by_cell([slopes_of(statistic, group) for statistic in statistics])
+        return tell_apart([slopes_of(statistic, group) for statistic in statistics])
     return False
 
 

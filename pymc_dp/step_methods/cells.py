@@ -15,6 +15,8 @@ from pymc_dp.step_methods.registry import STEPS, accepted, concerned
 from pymc_dp.step_methods.table_entries import read_table, together
 from pymc_dp.step_methods.tables import TableGibbs
 
+_MOST_ENTRIES = 32  # of the releases: each is a scalar of compiled code
+
 
 @STEPS.register(order=55)
 class CellGibbs(RecordMetropolis):
@@ -107,7 +109,10 @@ def _check_cells(reading: Reading, rv: TensorVariable) -> None:
     """Refuse counts that do not share entries, or whose parameters are of one cell each."""
     if len(together(reading, rv)) > 1:
         raise Declined("its releases are of other counts, too. Write TableGibbs")
-    if rv.type.ndim != 1 or not read_table(reading, rv).shared:
+    entries = read_table(reading, rv)
+    if entries.which.max(initial=0) >= _MOST_ENTRIES:
+        raise Declined(f"its releases have more than {_MOST_ENTRIES} entries. Write TableGibbs")
+    if rv.type.ndim != 1 or not entries.shared:
         raise Declined("none of its cells is in several entries of a release. Write TableGibbs")
     [block] = blocks(reading, (rv,))
     if len(block.records) > 1:

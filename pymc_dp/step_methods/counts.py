@@ -23,6 +23,7 @@ from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.substitution import substitute
 from pymc_dp.graphs.values import known_value, nearest_rvs, public_data
 from pymc_dp.kernels import joined, key_of
+from pymc_dp.kernels.counts.directions import short_directions
 from pymc_dp.kernels.counts.table_sweeps import make_exchanges, make_loop_draw
 from pymc_dp.laws.counts.density import CompiledNoise, compile_noise
 from pymc_dp.mechanisms.release import apart
@@ -57,6 +58,8 @@ from pymc_dp.step_methods.tables import (
 
 _MAX_CELLS = 200  # of a table of which each pair looks at all releases
 _ROUNDS = 2  # of pairs in a sweep: enough for a table of a few cells to mix
+_BASES = 4  # sets of directions
+_EXACT = 1e6  # the precision that keeps an exact release
 _FEW_ENTRIES = 8  # of a release: looking at all of them costs no more than choosing some
 
 
@@ -250,9 +253,12 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
     releases = children(reading, rv)
     gaps = [release for release in releases if leaves_gaps(release)]
     states = _states(total, cells, gaps[0]) if gaps and not binary else None
-    noise = _noise(reading, rv, binary, cells, states)
     mechanisms = [release.owner.op.mechanism for release in releases]
     maps = [_slopes(apart(release_statistic(r)), rv) for r in releases]
+    along = None
+    if cells > 3 and not gaps and not all(m.log_concave for m in mechanisms):
+        along = _along(reading, releases, maps, point)
+    noise = _noise(reading, rv, binary, cells, states, along)
     concave = all(slopes is not None for slopes in maps)
     toward = _aims(reading, rv, releases, maps) if concave and states is None else None
     concave = concave and not gaps and all(m.log_concave for m in mechanisms)
@@ -267,6 +273,35 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
         )
     listed = None if states is None else total
     return _Table(name, noise, None, concave, row, binary, value, draw, listed, toward)
+
+
+def _along(reading: Reading, releases, maps, point) -> np.ndarray | None:
+    """Return directions that keep what was released exactly, where more than two cells move."""
+    linear = [(r, m) for r, m in zip(releases, maps, strict=True) if m is not None]
+    graphs = []
+    for release, _ in linear:
+        mechanism, _, _ = release.owner.op.split(release.owner.inputs)
+        value = reading.model.rvs_to_values[release]
+        likely = mechanism.typical_statistic(value)
+        near = [pt.isinf(mechanism.logp(value, likely + step)) for step in (-1, 1)]
+        graphs.append(pt.and_(*near).ravel())
+    if not graphs:
+        return None
+    exact = np.concatenate(point_function(reading.model, graphs)(point)).astype(bool)
+    fixed = np.vstack([m for _, m in linear])[exact]
+    if not np.isfinite(fixed).all() or not (np.count_nonzero(fixed, axis=1) > 1).any():
+        return None
+    size, rng, found = fixed.shape[1], np.random.default_rng(0), []
+    moves = (np.eye(size) - np.roll(np.eye(size), 1, axis=1))[:-1]  # they keep the total
+    for k in range(_BASES):
+        spread = np.diag(np.exp(min(k, 1) * rng.normal(size=size)))
+        metric = moves @ (spread + _EXACT * fixed.T @ fixed) @ moves.T
+        found.append(short_directions(metric) @ moves)
+    vectors = np.concatenate(found)
+    several = np.count_nonzero(vectors, axis=1) > 2
+    vectors = vectors[several & (np.abs(vectors @ fixed.T) < 1e-9).all(axis=1)]
+    ahead = vectors[np.arange(len(vectors)), np.argmax(vectors != 0, axis=1)]
+    return np.unique(vectors * np.sign(ahead)[:, None], axis=0)
 
 
 def _weights(reading: Reading, rv, parameter) -> tuple[TensorVariable, TensorVariable]:
@@ -332,7 +367,9 @@ def _states(total: int, cells: int, release) -> np.ndarray:
     return (np.diff(edges, axis=1) - 1).astype("float64")
 
 
-def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> CompiledNoise:
+def _noise(
+    reading: Reading, rv, binary, cells, states: np.ndarray | None, along: np.ndarray | None
+) -> CompiledNoise:
     """Compile the log density of all releases of a count."""
     counts, rows = pt.vector("counts", dtype="float64", shape=(cells,)), pt.lvector("rows")
     latent = (counts[1] if binary else counts).astype(rv.dtype)
@@ -358,7 +395,7 @@ def _noise(reading: Reading, rv, binary, cells, states: np.ndarray | None) -> Co
         total = total + mechanism.logp(value, statistic_at).sum()
     [graph] = reading.model.replace_rvs_by_values([total])
     return compile_noise(
-        graph, counts, rows, np.ascontiguousarray(slopes), listed=states is not None
+        graph, counts, rows, np.ascontiguousarray(slopes), states is not None, along
     )
 
 

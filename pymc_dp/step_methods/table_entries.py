@@ -277,6 +277,15 @@ def is_by_cell(maps: Sequence[csc_array]) -> bool:
     return np.unique(rows.indices[rows.indptr[alone]]).size == rows.shape[1]
 
 
+def tell_apart(maps: Sequence[csc_array]) -> bool:
+    """Whether the entries without noise would tell each cell, as those of running totals do."""
+    rows = csr_array(vstack(maps))
+    if is_by_cell(maps) or rows.shape[1] > _MAX_OVERLAPPING_CELLS:
+        return is_by_cell(maps)
+    matrix = rows.toarray()
+    return bool(np.isfinite(matrix).all()) and np.linalg.matrix_rank(matrix) == rows.shape[1]
+
+
 def slopes_of(statistic, rvs) -> csc_array:
     """Return the coefficients by cells, without those that are zero; decline products of counts."""
     slopes = hstack([linear_map(statistic, rv) for rv in rvs], format="csc")

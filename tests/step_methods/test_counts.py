@@ -5,6 +5,7 @@ import itertools
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from pymc.model.transform.conditioning import remove_value_transforms
@@ -346,3 +347,61 @@ def test_large_tables_move_with_their_probabilities_integrated_out(monkeypatch, 
     log_p -= np.abs(z - tables).sum(1) + sums * np.abs(4.5 - tables[:, :2].sum(1)) / 2
     values_follow(drawn["y"][::2], tables, special.softmax(log_p))
     has_moments(drawn["p"] - (drawn["y"] + a) / (6 + a.sum()), np.zeros(3))
+
+
+EXACT = dp.CellKey([[1.0]])
+# One for each change by -1, 0, 1 of a count of 0, 1, and of more.
+KEYS = dp.CellKey([[0.0, 1.0, 0.0], [0.2, 0.5, 0.3], [0.3, 0.4, 0.3]])
+
+
+def block_in_a_vector(c):
+    return [c[:4].reshape((2, 2)).sum(1), c[:4].reshape((2, 2)).sum(0)]
+
+
+def no_three_way(c):
+    table = c.reshape((2, 2, 2))
+    return [table.sum(axis) for axis in range(3)]
+
+
+def a_wide_table(c):
+    return [c.reshape((2, 3)).sum(1), c.reshape((2, 3)).sum(0)]
+
+
+@pytest.mark.parametrize(
+    ("margins", "start", "integrated"),
+    [
+        (block_in_a_vector, [2, 1, 1, 2, 1, 0], True),
+        (no_three_way, [2, 2, 3, 2, 2, 2, 2, 3], False),
+        (a_wide_table, [2, 3, 2, 2, 2, 3], False),
+    ],
+)
+def test_more_than_two_cells_move_where_sums_are_exact(margins, start, integrated):
+    """Draws from the posterior keep it, and a chain comes to every table."""
+    start, size = np.array(start), len(start)
+    weights = np.linspace(1.0, 2.0, size)
+    with pm.Model() as model:
+        p = pm.Dirichlet("p", weights) if integrated else weights / weights.sum()
+        c = pm.Multinomial("c", start.sum(), p, initval=start)
+        dp.PrivateObservation("cells", c, KEYS, observed=start)
+        for k, margin in enumerate(margins(c)):
+            dp.PrivateObservation(f"m{k}", margin, EXACT, observed=margin.eval({c: start}))
+    near = start + np.array(list(itertools.product([-1, 0, 1], repeat=size)))
+    keep = (near >= 0).all(axis=1) & (near.sum(axis=1) == start.sum())
+    given = pt.lvector()
+    of = pytensor.function([given], [m.ravel() for m in margins(given)], mode="FAST_COMPILE")
+    exact = [np.concatenate(of(x)) for x in (start, *near[keep])]
+    states = near[keep][(np.array(exact[1:]) == exact[0]).all(axis=1)]
+    prior = special.gammaln(states + weights) if integrated else states * np.log(weights)
+    noise = KEYS.logp(start, states).eval()
+    weight = special.softmax((prior - special.gammaln(states + 1) + noise).sum(axis=1))
+    step = dp.CountGibbs([c, p] if integrated else [c], model=model, rng=3)
+    point = model.initial_point()
+    rng = np.random.default_rng(5)
+    starts = states[rng.choice(len(states), size=1_000, p=weight)]
+    drawn = np.array([step.step({**point, "c": x})[0]["c"] for x in starts])
+    values_follow(drawn, states, weight)
+    drawn = []
+    for _ in range(300):
+        point, _ = step.step(point)
+        drawn.append(tuple(point["c"]))
+    assert {*drawn} == {tuple(x) for x, w in zip(states, weight, strict=True) if w > 0.0}

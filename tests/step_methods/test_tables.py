@@ -10,6 +10,8 @@ from scipy import special
 
 import pymc_dp as dp
 from pymc_dp.kernels.counts.tables import Releases, sums_of
+from pymc_dp.reading.model import Reading
+from pymc_dp.step_methods import choose_steps
 from pymc_dp.step_methods.tables import TableGibbs
 from tests.agreement import values_follow
 from tests.chains import SHORT, assigned, begun, chain, step_of
@@ -237,11 +239,19 @@ def by_two_releases():
     return (9, 9, 11)
 
 
+def running_totals():
+    """Sums that tell each of the counts, with correlated noise."""
+    y = pm.Poisson("y", np.array([1.0, 2.0, 1.5]))
+    covariance = 0.8 * (np.eye(3) + np.tri(3) @ np.tri(3).T)
+    dp.PrivateObservation("z", *dp.decorrelate(pt.cumsum(y), [1, 4, 5], covariance=covariance))
+    return (9, 11, 10)
+
+
 @pytest.mark.parametrize(
     "build",
     [
         *(two_sums, two_steps, no_rate, two_scalars, a_scalar_and_a_vector, several_releases),
-        *(sum_and_scalar, in_one_entry, by_two_releases),
+        *(sum_and_scalar, in_one_entry, by_two_releases, running_totals),
     ],
 )
 def test_against_all_states(build):
@@ -279,6 +289,16 @@ def test_records_and_a_scalar_have_one_step(build, law, monkeypatch):
             assert chosen == {"a": "TableGibbs", "b": "TableGibbs"}
     idata = dp.sample(model, draws=2, tune=2, **SHORT)
     assert set(idata["posterior"]) == {"b"}
+
+
+def test_running_totals_are_a_table_however_long():
+    with pm.Model() as model:
+        y = pm.Poisson("y", pt.exp(pt.cumsum(pm.Normal("steps", shape=64))), shape=64)
+        dp.PrivateObservation(
+            "z", *dp.decorrelate(pt.cumsum(y), np.arange(64), covariance=np.eye(64))
+        )
+    assert assigned(model)["y"] == "TableGibbs"
+    assert choose_steps(Reading(model))[y] is TableGibbs
 
 
 M = np.kron(np.eye(4), np.ones((1, 3))).astype(int)

@@ -28,6 +28,7 @@ from pymc_dp.kernels.functions.count_masses import log_binomial, stirling_error
 
 _TINY_LOG = -1e300  # stands for the log of a probability that underflows
 _MOST_LISTED = 1e6  # values that are listed to find a possible one
+NO_DIRECTIONS = np.empty((0, 1))
 
 
 @jit
@@ -93,13 +94,15 @@ def make_table_draw(log_eta: Callable) -> Callable:
     return draw_table
 
 
-def make_table_sweep(log_eta: Callable) -> Callable:
+def make_table_sweep(log_eta: Callable, directions: np.ndarray = NO_DIRECTIONS) -> Callable:
     """Return the function that draws a table's counts given a release of them, in place.
 
     Parameters
     ----------
     log_eta : compiled callable ``(counts, rows, *data)``
         Log density of the release; see the module.
+    directions : whole numbers of sum zero, one row each
+        Along which more than two cells move at once, where exact releases hold pairs.
 
     Returns
     -------
@@ -245,6 +248,33 @@ def make_table_sweep(log_eta: Callable) -> Callable:
         counts[j], counts[k] = drawn, total - drawn
         return True
 
+    @part
+    def draw_along(rng, counts, direction, rows, weights, integrated, data):
+        """Draw the counts on their line along a direction, by listing all of them."""
+        low, high = -math.inf, math.inf
+        for i in range(counts.size):
+            if direction[i] > 0.0:
+                low = max(low, -math.floor(counts[i] / direction[i]))
+            elif direction[i] < 0.0:
+                high = min(high, math.floor(-counts[i] / direction[i]))
+        start = counts.copy()
+        values = np.empty(int(high - low) + 1)
+        for c in range(values.size):
+            prior = 0.0
+            for i in range(counts.size):
+                counts[i] = start[i] + (low + c) * direction[i]
+                if direction[i] != 0.0 and integrated:
+                    prior += log_rising(counts[i], weights[i])
+                elif direction[i] != 0.0 and counts[i] > 0.0:
+                    log_weight = math.log(weights[i]) if weights[i] > 0.0 else -math.inf
+                    prior += counts[i] * log_weight - math.lgamma(counts[i] + 1.0)
+            values[c] = prior
+            if prior > -math.inf:
+                values[c] += log_eta(counts, rows, *data)
+        drawn = draw_listed(rng, values)
+        counts[:] = start + (low + drawn if drawn >= 0 else 0.0) * direction
+        return drawn >= 0
+
     @jit
     def sweep_table(rng, counts, slopes, weights, integrated, concave, rounds, data):
         """Draw counts, two cells at a time given their sum, in a random order of the cells.
@@ -285,6 +315,10 @@ def make_table_sweep(log_eta: Callable) -> Callable:
                 if not draw_pair(
                     rng, counts, rows[:size], j, k, weights, integrated, concave, data
                 ):
+                    return False
+            for d in range(len(directions)):
+                every = np.arange(slopes.shape[0])
+                if not draw_along(rng, counts, directions[d], every, weights, integrated, data):
                     return False
         return True
 

@@ -33,6 +33,7 @@ class CompiledNoise:
     source : the graphs that it was compiled from.
     listed : whether `sweep` draws from a list of all states.
     key : the key of the code of `sweep`.
+    directions : along which more than two cells move.
     """
 
     log_eta: Callable
@@ -42,10 +43,11 @@ class CompiledNoise:
     source: tuple[TensorVariable, TensorVariable, TensorVariable]
     listed: bool = False
     key: str | None = None
+    directions: np.ndarray | None = None
 
     def __reduce__(self):
         """Pickle the graphs: other processes cannot load compiled code."""
-        return compile_noise, (*self.source, self.slopes, self.listed)
+        return compile_noise, (*self.source, self.slopes, self.listed, self.directions)
 
     def read(self, point: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """Return the values of `data`; those of variables of the model are in the point."""
@@ -95,6 +97,7 @@ def compile_noise(
     rows: TensorVariable,
     slopes: np.ndarray,
     listed: bool = False,
+    directions: np.ndarray | None = None,
 ) -> CompiledNoise:
     """Compile a log density of entries `rows`, or of all, as a function of `counts`."""
     source = log_eta, counts, rows
@@ -108,16 +111,18 @@ def compile_noise(
         [log_eta] = graph_replace([log_eta], dict(zip(data, data_inputs, strict=True)))
     inner = from_graph([counts, rows, *data_inputs], [log_eta.astype("float64")])
     piece = from_source("log_eta", "k, rows, *data", "inner(k, rows, *data)[0].item()", inner=inner)
+    along = kernels.NO_DIRECTIONS if directions is None else directions
     make = kernels.make_table_draw if listed else kernels.make_table_sweep
-    key = joined(key_of(make), piece.key)
+    made = make(piece.function) if listed else make(piece.function, along)
+    key = joined(key_of(make), piece.key, along.tobytes().hex())
     names = ", ".join(f"d{i}" for i in range(len(data)))
     arguments = "rng, counts, slopes, weights, integrated, concave, rounds"
     sweep = from_source(
         "sweep",
         f"{arguments}, {names}",
         f"kernel({arguments}, ({names}{',' if data else ''}))",
-        kernel=Piece(make(piece.function), key),
+        kernel=Piece(made, key),
     )
     return CompiledNoise(
-        piece.function, sweep.function, tuple(data), slopes, source, listed, sweep.key
+        piece.function, sweep.function, tuple(data), slopes, source, listed, sweep.key, directions
     )
