@@ -61,7 +61,8 @@ KERNELS, NETWORKS = (("kernels",), ("distributions", "laws")), ("neural",)
 MODELS = (
     ("conformance",),
     ("plugins",),
-    ("fuzz", "ladder", "reading", "routes", "step_methods"),
+    ("fuzz", "ladder", "reading"),
+    ("routes", "step_methods"),
 )
 USERS = {"inversion": ("unknown_sizes",)}  # plugins that import another one
 # Each worker compiles its own models, so more of them cost memory before they save time.
