@@ -276,7 +276,7 @@ def _by_best_route(
         raise ValueError(str(none)) from None
 
 
-def _check_names(reading: Reading, rung: str, names: Iterable[str], records: set[str]) -> bool:
+def _check_names(reading: Reading, rung: Rung, names: Iterable[str], records: set[str]) -> bool:
     """Return whether `var_names` has a deterministic that the records are needed for.
 
     Raises
