@@ -47,12 +47,18 @@ class Counting:
         return {"mu": rows[..., 0]}
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Have SIGINT raise: what a script starts in the background ignores it, and draws for ever."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def press():
     """Return an event; when it is set, a real SIGINT comes."""
     reached, threads = threading.Event(), []
-    # What a script starts in the background ignores the signal, and so would draw for ever.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def wait():
         if reached.wait(60):
@@ -63,7 +69,6 @@ def press():
     yield reached
     reached.set()
     threads[0].join()
-    signal.signal(signal.SIGINT, before)
 
 
 def reading():
