@@ -50,7 +50,7 @@ from pymc_dp.kernels.draws.listed import draw_listed
 
 _LISTED = 16  # a line of so few values is listed
 _EVERY = 6  # move is one that resettles people
-_COMING = 0.25  # of the others let people come or go, where n varies
+_COMING = 0.3  # of the others let people come or go, where n varies
 _RESETTLED = 2.0  # how many at most, in widths of the noise
 _MOST_RESETTLED = 1000.0  # one after the other; lines move more
 _NEAR_END = 0.5  # of moves draw a count on the scale of logs, that empties or fills a cell, too
