@@ -33,6 +33,7 @@ from pymc_dp.graphs.substitution import simplified
 from pymc_dp.graphs.values import keeps_values, known_value
 
 MOST_RUNNING_TOTALS = 1000  # their matrix is square
+_MOVING = DimShuffle, Subtensor, AdvancedSubtensor, Reshape, ExtractDiag
 _MOST = 10**8  # entries of a variable: some ten gigabytes
 
 
@@ -94,9 +95,7 @@ class _Map:
                 pass  # running totals of truth values may be numbers or not
             case op if first and keeps_values(op, node.inputs[0]):
                 return self.read(node.inputs[0])
-            case DimShuffle() | Subtensor() | AdvancedSubtensor() | Reshape() | ExtractDiag() if (
-                first
-            ):
+            case op if first and isinstance(op, _MOVING):
                 return self.read(node.inputs[0])[self._moved(variable).ravel()]
             case Alloc() if first:
                 return self._spread(node.inputs[0], variable)
@@ -194,10 +193,8 @@ class _Map:
             if kept.sum() + entry.size > numbers.size:
                 raise Declined("an entry of it is set twice")
         rows = self.read(put)[_positions(lengths(put), entry.shape)]
-        return (
-            sparse.diags_array(kept) @ self.read(target)
-            + _added(entry.ravel(), numbers.size) @ rows
-        )
+        added = _added(entry.ravel(), numbers.size) @ rows
+        return sparse.diags_array(kept) @ self.read(target) + added
 
     def _multiplied(self, inputs, touched: TensorVariable) -> sparse.csr_array:
         left, right = inputs

@@ -57,23 +57,31 @@ def have_mixed(draws: Mapping[str, np.ndarray], names: Sequence[str]) -> bool:
     names : sequence of str
         Those that `draws` lacks are left out.
     """
-    from arviz_stats.base import array_stats  # takes half a second
-
     for x in (draws[name] for name in names if name in draws):
         chains, length = x.shape[:2]
         if chains < 2 or length < FEWEST_DRAWS:
             return True
         entries = x.reshape(chains, length, -1)
-        entries = entries[..., :: max(1, entries.shape[-1] // _LOOKED_AT)].astype("float64")
-        entries = entries[..., np.ptp(entries, axis=(0, 1)) > 0.0]
-        if entries.shape[-1]:
-            axes = {"chain_axis": 0, "draw_axis": 1}
-            r_hat, ess = array_stats.rhat(entries, **axes), array_stats.ess(entries, **axes)
-            worst = np.quantile(r_hat, _NEARLY_ALL, method="higher")
-            fewest = np.quantile(ess, 1.0 - _NEARLY_ALL, method="lower")
-            if worst > LARGEST_R_HAT or fewest < min(_IN_ALL, chains * length / 2):
-                return False
+        r_hats, effective = _diagnosed(entries[..., :: max(1, entries.shape[-1] // _LOOKED_AT)])
+        if not (varies := ~np.isnan(r_hats)).any():
+            continue
+        worst = np.quantile(r_hats[varies], _NEARLY_ALL, method="higher")
+        fewest = np.quantile(effective[varies], 1.0 - _NEARLY_ALL, method="lower")
+        if worst > LARGEST_R_HAT or fewest < min(_IN_ALL, chains * length / 2):
+            return False
     return True
+
+
+def _diagnosed(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return R-hat and the effective draws in all of each entry of draws (chains, draws, ...).
+
+    R-hat is NaN of what never varies, and infinite where chains stand still at different values.
+    """
+    from arviz_stats.base import array_stats  # takes half a second
+
+    entries, axes = x.reshape(*x.shape[:2], -1).astype("float64"), {"chain_axis": 0, "draw_axis": 1}
+    with np.errstate(all="ignore"):  # entries that never vary divide by 0
+        return array_stats.rhat(entries, **axes), array_stats.ess(entries, **axes)
 
 
 def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> None:
@@ -98,17 +106,10 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
         _log.info("%d chains of %d draws are too few to tell if they have mixed", chains, draws)
         return
     names = [name for name in names if name in posterior]
-    if not names:
-        return
-    import arviz_stats  # takes half a second
-
-    with np.errstate(all="ignore"):  # entries that never change divide by 0
-        r_hat = arviz_stats.rhat(tree, var_names=names)
-        ess = arviz_stats.ess(tree, var_names=names)
     unmixed, largest = [], 1.0
     for name in names:
-        r_hats, effective = np.ravel(r_hat[name]), np.ravel(ess[name]) / chains
-        varies = ~np.isnan(r_hats)  # infinite if chains stand still at different values
+        r_hats, effective = _diagnosed(posterior[name].to_numpy())
+        effective, varies = effective / chains, ~np.isnan(r_hats)
         worst = r_hats.max(initial=1.0, where=varies)
         fewest = effective.min(initial=np.inf, where=varies & ~np.isnan(effective))
         if posterior[name].dtype.kind == "f" and not varies.all():
