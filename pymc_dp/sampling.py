@@ -110,6 +110,10 @@ def sample(
     On the records the sampler is that of [1]_; ``approximate="clt"`` takes the law of [2]_. On the
     other rungs the records are integrated out, and the posterior is the same.
 
+    Chains of this package that have not mixed are drawn on, and thinned to the draws asked for, as
+    long as that takes less than a minute of CPU time. Where the minute decides, draws of one seed
+    depend on the speed of the machine.
+
     References
     ----------
     .. [1] N. Ju, J. Awan, R. Gong, V. Rao (2022). Data augmentation MCMC for Bayesian inference
@@ -185,7 +189,7 @@ def _sampled(
     if checks and isinstance(tree, DataTree):
         names = [rv.name for rv in model.free_RVs]
         with draws_stay("the convergence checks"):
-            check_convergence(tree, names, f"{advice} {rewrite(reading)}".strip())
+            check_convergence(tree, names, f"{advice} {rewrite(reading)}".strip(), model)
     return tree
 
 
@@ -286,15 +290,15 @@ def _check_names(reading: Reading, rung: Rung, names: Sequence[str], records: se
     """
     if not names:
         return False
-    for name in names:
-        if name not in reading.model.named_vars and (
-            rung != "statistics" or name not in collapsed(reading, rung).model.named_vars
-        ):
-            raise ValueError(
-                f"var_names: the model has no {name!r}. Write names of its variables; statistics "
-                f"that were integrated out are added by dp.recover(model, idata), and with "
-                f"rung='statistics' those are sampled that it has"
-            )
+    lacks = {*names} - {rv.name for rv in reading.model.unobserved_RVs}
+    if lacks and rung == "statistics":
+        lacks -= {rv.name for rv in collapsed(reading, rung).model.unobserved_RVs}
+    if lacks:
+        raise ValueError(
+            f"var_names: the posterior cannot have {min(lacks)!r}. Write names of unobserved "
+            f"variables of the model; statistics that were integrated out are added by "
+            f"dp.recover(model, idata), and with rung='statistics' those are sampled that it has"
+        )
     gone = {*records, *(str(d.name) for d in dropped_deterministics(reading))} if records else set()
     needed = [name for name in names if name in gone]
     if needed and rung in ("statistics", "marginal"):

@@ -463,7 +463,8 @@ def test_initvals_outside_of_a_support_are_refused_and_what_pymc_takes_is_taken(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"var_names": ["mu", "y_mean"]}, "the model has no 'y_mean'.*dp.recover"),
+        ({"var_names": ["mu", "y_mean"]}, "cannot have 'y_mean'.*dp.recover"),
+        ({"var_names": ["z"]}, "cannot have 'z'"),
         ({"var_names": ["m"], "rung": "marginal"}, "'marginal' integrates out what 'm' is"),
         ({"var_names": ["y"], "rung": "statistics"}, "'statistics' integrates out what 'y' is"),
     ],

@@ -38,7 +38,7 @@ def draws_stay(missing: str) -> Iterator[None]:
     try:
         yield
     except Exception as why:  # whatever it is, the draws are worth more
-        first = (str(why).strip() or type(why).__name__).partition("\n")[0]
+        first = (str(why).strip() or type(why).__name__).partition("\n")[0].rstrip(" .")
         _log.warning("Missing in the result: %s. %s. All draws are returned", missing, first)
 
 

@@ -189,6 +189,8 @@ def read_cast(cast: ps.Cast, operand: Variable | str) -> Callable | None:
         return None
     if target.kind == "b":
         return lambda x: pt.neq(x, 0)
+    if target.kind not in "iuf":
+        raise Declined(f"a cast to {target} is no real number", instead="Write float64")
     if target.kind == "f":
         if target.itemsize < 4 and not np.can_cast(dtype, target):
             raise Declined(f"a cast to {target} rounds it", instead="Write float64 in its place")
@@ -241,11 +243,14 @@ def core_op(op: Op) -> Op:
 
 
 def uncast(graph: TensorVariable) -> TensorVariable:
-    """Return the first graph of the same values, behind casts that change none say."""
-    while (
-        graph.owner and graph.owner.inputs and keeps_values(graph.owner.op, graph.owner.inputs[0])
-    ):
-        graph = graph.owner.inputs[0]
+    """Return what has the same values behind casts; integers are taken to fit, see `read_cast`."""
+    while graph.owner and graph.owner.inputs:
+        op, operand = getattr(graph.owner.op, "scalar_op", graph.owner.op), graph.owner.inputs[0]
+        fits = isinstance(op, ps.Cast) and np.dtype(op.o_type.dtype).kind in "iu"
+        fits = fits and np.dtype(operand.type.dtype).kind in "iu"
+        if not (fits or keeps_values(op, operand)):
+            break
+        graph = operand
     return graph
 
 

@@ -161,7 +161,8 @@ def edges(graph: Variable, x: Variable) -> list[TensorVariable]:
     points: list[TensorVariable] = []
     for node in {v.owner: None for v in ancestors([graph]) if v.owner is not None}:
         op = getattr(node.op, "scalar_op", None)
-        if not isinstance(op, (*STEPS, ps.IntDiv)) or x not in ancestors([node.inputs[0]]):
+        steps = isinstance(op, (*STEPS, ps.IntDiv)) and not isinstance(op, ps.Sign)
+        if not steps or x not in ancestors([node.inputs[0]]):
             continue
         [argument, *by] = node.inputs
         u = argument / by[0] if by else argument

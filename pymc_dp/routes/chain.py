@@ -7,13 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import (
-    FIRST_EXCEPTION,
-    CancelledError,
-    Future,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import Any, Protocol
 
@@ -118,7 +112,7 @@ def run(
     cores = cores or min(4, available_cores())
     chains = chains or CHAINS
     rngs = get_random_generator(random_seed).spawn(chains)
-    # What is computed after sampling is tried before, on one draw.
+    # What is computed after sampling is tried before, on one draw; this compiles before threads.
     trial_rng = np.random.default_rng(0)
     _, rows = chain.advance(trial_rng, chain.begin(trial_rng, 1, pieces=Pieces()), 1)
     trial = chain.posterior(rows[None], trial_rng)
@@ -140,7 +134,7 @@ def run(
         parts: list[list[np.ndarray]] = [[] for _ in range(chains)]
         states: list[Any] = [None] * chains
         sweeps, thin, drawing = [chain.sweeps] * chains, 1, [0.0] * chains
-        kept: Sequence[int] = range(chains)
+        complete = None  # what has all the draws asked for, once there is such
 
         def draw(c: int, pieces: Pieces) -> None:
             if states[c] is None:
@@ -156,19 +150,27 @@ def run(
             drawing[c] += time.thread_time() - before
 
         while True:
-            interrupted = _in_threads(draw, chains, cores)
-            if interrupted:
-                kept, length = longest([sum(map(len, rows)) for rows in parts])
+            try:
+                interrupted = _in_threads(draw, chains, cores)
+                if interrupted and complete is not None:
+                    raise KeyboardInterrupt
+                lengths = [sum(map(len, rows)) for rows in parts]
+                kept, length = longest(lengths) if interrupted else (range(chains), draws)
                 recorded = np.stack([np.concatenate(parts[c])[:length] for c in kept])
-            else:
-                recorded = np.stack([np.concatenate(rows) for rows in parts])
-            values = chain.posterior(recorded, rng)
-            # To draw as often again takes as long as all draws so far.
-            spent = time.process_time() - began_cpu
-            if interrupted or spent + sum(drawing) > _LONGEST or have_mixed(values, names):
+                complete = chain.posterior(recorded, rng), kept, thin
+                # To draw as often again takes as long as all draws so far.
+                spent = time.process_time() - began_cpu
+                if interrupted or spent + sum(drawing) > _LONGEST or have_mixed(complete[0], names):
+                    break
+            except (Exception, KeyboardInterrupt) as why:
+                if complete is None:
+                    raise
+                what = "Interrupted" if isinstance(why, KeyboardInterrupt) else repr(why)
+                _log.warning("%s while chains were drawn on: the draws before are returned", what)
                 break
             # Every second draw is kept, and as many are drawn anew, as far from each other.
             parts[:], thin = [[rows[1::2]] for rows in recorded], 2 * thin
+    values, kept, thin = complete
     seconds = time.perf_counter() - began
     sweeps = [thin * number for number in sweeps]
     if unit:
@@ -185,7 +187,7 @@ def run(
 
 def _in_threads(work: Callable[[int, Pieces], None], chains: int, cores: int) -> bool:
     """Call ``work(chain, pieces)`` for each chain, side by side; return whether Ctrl-C came."""
-    futures: list[Future] = []
+    futures = []
     pieces, interrupted = Pieces(), False
     with ThreadPoolExecutor(max_workers=cores) as pool:
         try:

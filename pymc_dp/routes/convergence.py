@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
+import pymc as pm
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pymc.stats.convergence import log_warnings, warn_divergences, warn_treedepth
+from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.values import PLAIN_MODE
 from pymc_dp.reading.model import Reading
 from pymc_dp.routes.coordinates import standardised
 
@@ -84,7 +87,18 @@ def _diagnosed(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return array_stats.rhat(entries, **axes), array_stats.ess(entries, **axes)
 
 
-def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> None:
+def _may_vary(rv: TensorVariable) -> np.ndarray:
+    """Whether draws from the prior differ, by entry; where none can be made, all may."""
+    try:
+        first, second = pm.draw(rv, 2, random_seed=0, mode=PLAIN_MODE)
+    except NotImplementedError:  # an improper prior
+        return np.array(True)
+    return first != second
+
+
+def check_convergence(
+    tree: DataTree, names: list[str], advice: str = "", model: pm.Model | None = None
+) -> None:
     """Warn of parameters with R-hat above 1.01 or fewer than 100 effective draws a chain.
 
     Both limits are those of Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021), Bayesian
@@ -98,6 +112,9 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
         The parameters; those that the posterior lacks are left out.
     advice : str
         A sentence that says what is known to mix better.
+    model : pm.Model, optional
+        Of which entries that do not vary in draws from the prior either are not named: the diagonal
+        of a correlation matrix, say.
     """
     log_warnings(warn_divergences(tree) + warn_treedepth(tree))
     posterior = tree["posterior"]
@@ -112,12 +129,18 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
         effective, varies = effective / chains, ~np.isnan(r_hats)
         worst = r_hats.max(initial=1.0, where=varies)
         fewest = effective.min(initial=np.inf, where=varies & ~np.isnan(effective))
-        if posterior[name].dtype.kind == "f" and not varies.all():
-            still = np.argwhere(~varies.reshape(posterior[name].shape[2:]))
+        stuck = ~varies.reshape(posterior[name].shape[2:])
+        if posterior[name].dtype.kind != "f":
+            stuck[...] = False  # counts may be known
+        elif stuck.any() and model is not None:
+            stuck &= _may_vary(model[name])
+        if stuck.any():
+            still = np.argwhere(stuck)
             where = "" if not varies.any() else f"[{', '.join(map(str, still[0]))}]"
             more = f", nor have {len(still) - 1} more entries" if where and len(still) > 1 else ""
             unmixed.append((0.0, f"{name!r}{where} (has not moved{more})"))
             largest = np.inf
+        if not varies.any():
             continue
         largest = max(largest, worst)
         if worst > LARGEST_R_HAT or fewest < FEWEST_DRAWS:

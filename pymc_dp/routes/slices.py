@@ -201,7 +201,7 @@ class SliceChain:
 
     def posterior(self, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return draws by name; warn where the density by inversion missed its tolerance."""
-        if lost := sum(self._lost):
+        if lost := sum(self._lost[1:]):  # the first is that of the draw that is tried before
             names = ", ".join(repr(graph.name) for graph in self.layout.corrections)
             _log.warning(
                 "The density by inversion (%s) missed its tolerance at %d of the proposed points, "
@@ -210,7 +210,7 @@ class SliceChain:
                 names,
                 lost,
             )
-            self._lost.clear()  # warn once
+            del self._lost[1:]  # warn once
         return by_name(rows, self._shapes)
 
 
@@ -262,9 +262,6 @@ def _chain(reading: Reading, sweeps: int) -> SliceChain:
 
 def _sample(reading: Reading, sweeps: int, **kwargs: Any) -> DataTree:
     chain = _chain(reading, sweeps).renewed()
-    rng = np.random.default_rng(0)
-    chain.advance(rng, chain.begin(rng, 0, pieces=Pieces()), 1)  # compiles before there are threads
-    chain._lost.clear()
     return run(reading, "slices on the marginal", chain, "sweeps", **kwargs)
 
 

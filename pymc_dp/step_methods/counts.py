@@ -277,7 +277,11 @@ def _table(reading: Reading, rv, parameter, point) -> _Table:
 
 def _along(reading: Reading, releases, maps, point) -> np.ndarray | None:
     """Return directions that keep what was released exactly, where more than two cells move."""
-    linear = [(r, m) for r, m in zip(releases, maps, strict=True) if m is not None]
+    linear = [
+        (release, slopes)
+        for release, slopes in zip(releases, maps, strict=True)
+        if slopes is not None and not release.owner.op.mechanism.statistic_ndim
+    ]
     graphs = []
     for release, _ in linear:
         mechanism, _, _ = release.owner.op.split(release.owner.inputs)

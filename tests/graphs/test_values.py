@@ -12,7 +12,15 @@ import pymc_dp as dp
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.powers import power
-from pymc_dp.graphs.values import is_itself, is_whole, keeps_values, known_value, plain_function
+from pymc_dp.graphs.values import (
+    is_itself,
+    is_whole,
+    keeps_values,
+    known_value,
+    plain_function,
+    read_cast,
+    uncast,
+)
 from pymc_dp.reading.sums.polynomials import is_linear
 from tests.models import random_exponent, random_half, random_shape
 
@@ -76,6 +84,20 @@ def test_casts_keep_values_where_every_value_fits(dtype, target, kept):
     with np.errstate(all="ignore"):
         same = bool(np.all(extremes.astype(target).astype(dtype) == extremes))
     assert same or not kept
+
+
+def test_casts_to_no_real_number_are_refused():
+    with pytest.raises(Declined, match="complex128 is no real number"):
+        read_cast(pt.scalar().astype("complex128").owner.op.scalar_op, "float64")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "same"),
+    [("int64", "int32", True), ("float64", "float32", True), ("float64", "int64", False)],
+)
+def test_what_is_behind_casts(dtype, target, same):
+    x = pt.vector(dtype=dtype)
+    assert (uncast(x.astype(target)) is x) == same
 
 
 def _extremes(dtype):

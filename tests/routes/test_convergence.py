@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from xarray import Dataset, DataTree
 
@@ -126,6 +127,56 @@ def test_chains_are_drawn_on_until_they_have_mixed(
         assert lagged == pytest.approx(correlation ** (sweeps[0, 0] // 3), abs=0.1)
 
 
+@pytest.mark.parametrize("what", [ValueError("bad luck"), KeyboardInterrupt()])
+@pytest.mark.parametrize("where", ["advance", "posterior"])
+def test_draws_that_were_complete_stay(what, where, monkeypatch, caplog):
+    """The first call of each is for the draw that is tried before."""
+
+    class Failing(Slow):
+        def advance(self, rng, state, draws):
+            self.asked += draws
+            if where == "advance" and self.asked > 1_500 and isinstance(what, ValueError):
+                raise what
+            return super().advance(rng, state, draws)
+
+        def posterior(self, rows, rng):
+            self.called += 1
+            if where == "posterior" and self.called > 2:
+                raise what
+            return super().posterior(rows, rng)
+
+    with pm.Model() as model:
+        pm.Normal("mu", shape=2)
+    slow = Failing(0.98)
+    slow.asked = slow.called = 0
+    if where == "advance" and isinstance(what, KeyboardInterrupt):
+        threads, in_threads = [], chain._in_threads
+        monkeypatch.setattr(
+            chain, "_in_threads", lambda *a: threads.append(in_threads(*a)) or len(threads) > 1
+        )
+    options = {"draws": 500, "chains": 2, "cores": 1, "random_seed": 1, "progressbar": False}
+    found = chain.run(Reading(model), "", slow, **options)
+    assert found["posterior"]["mu"].shape == (2, 500, 2)
+    assert (found["sample_stats"]["sweeps"] == 3).all()
+    assert f"{'bad luck' if isinstance(what, ValueError) else 'Interrupted'}" in caplog.text
+    assert "the draws before are returned" in caplog.text
+
+
+def test_entries_that_cannot_move_are_not_named_and_hide_nothing(caplog):
+    rng = np.random.default_rng(1)
+    x = np.stack([np.ones((2, 500)), *rng.normal([[[0.0]], [[5.0]]], 1.0, (2, 2, 500))], axis=-1)
+    x[1, :, 1] += 5.0
+    with pm.Model() as model:
+        free = pm.Normal("free", shape=3)
+        pm.Deterministic("fixed", pt.concatenate([[1.0], free[1:]]))
+    for name in ("fixed", "free"):
+        caplog.clear()
+        check_convergence(tree(**{name: x}), [name], model=model)
+        [message] = said(caplog)
+        assert ("has not moved" in message) == (name == "free")
+        assert f"'{name}' (R-hat" in message
+
+
 SHORT = {"draws": 100, "tune": 20, "chains": 2, "random_seed": 1, "progressbar": False}
 
 
@@ -168,7 +219,7 @@ def test_two_modes_are_seen_with_two_chains(caplog):
 )
 def test_what_is_said_to_do_better(rung, handicap, advice, monkeypatch):
     heard = []
-    monkeypatch.setattr(sampling, "check_convergence", lambda tree, names, said: heard.append(said))
+    monkeypatch.setattr(sampling, "check_convergence", lambda *given: heard.append(given[2]))
     found = [
         (
             Route("walk", "records", None, handicap=handicap),

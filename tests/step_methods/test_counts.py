@@ -367,6 +367,15 @@ def a_wide_table(c):
     return [c.reshape((2, 3)).sum(1), c.reshape((2, 3)).sum(0)]
 
 
+def test_a_joint_release_beside_noise_that_is_not_log_concave():
+    with pm.Model() as model:
+        c = pm.Multinomial("c", 30, np.ones(5) / 5)
+        dp.PrivateObservation("a", c, dp.SphericalLaplace(2.0), observed=[6.0, 5, 7, 6, 6])
+        noise = dp.StudentTMechanism(3.0, 1.0)
+        dp.PrivateObservation("b", c, noise, observed=[5.0, 6, 7, 6, 6])
+    dp.CountGibbs([c], model=model, rng=3)
+
+
 @pytest.mark.parametrize(
     ("margins", "start", "integrated"),
     [

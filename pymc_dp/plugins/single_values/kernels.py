@@ -98,7 +98,7 @@ def make_walk(
     add = _make_state(n_slopes)
 
     @part
-    def walk(knots, args, state, slopes, floor, goal):
+    def once(knots, args, state, slopes, floor, goal, cutting):
         count = knots.size + 1
         panels = np.empty((_MOST_HELD + count, 3))  # low, high, and -1 or 1 for an outermost one
         at_knots = density(knots, args)[0]
@@ -136,10 +136,12 @@ def make_walk(
             allowed = (TOLERANCE + 1e-15 * abs(top)) * total if top > -math.inf else 0.0
             is_point = not low + beside < middle < high - beside
             cut = math.inf
-            for edge in edges(points[8:9], args):
-                if low + beside < edge < high - beside and abs(edge - middle) < abs(cut - middle):
-                    cut = edge
-            jumped = cut < math.inf and h.max() > state[0] - DROP
+            if cutting and h.max() > state[0] - DROP:
+                for edge in edges(points[8:9], args):
+                    inside = low + beside < edge < high - beside
+                    if inside and abs(edge - middle) < abs(cut - middle):
+                        cut = edge
+            jumped = cut < math.inf
             middle = cut if jumped else middle
             if (jumped or hidden or not half * error <= allowed) and not is_point:
                 if count + 2 > len(panels):
@@ -163,6 +165,15 @@ def make_walk(
                 )
                 count += 1
         return math.inf, math.inf, 0.0
+
+    @part
+    def walk(knots, args, state, slopes, floor, goal):
+        before, slopes_before = state.copy(), slopes.copy()
+        found = once(knots, args, state, slopes, floor, goal, True)
+        if math.isnan(found[0]):  # steps that are so many are narrow: the rules see through them
+            state[:], slopes[:] = before, slopes_before
+            found = once(knots, args, state, slopes, floor, goal, False)
+        return found
 
     return walk
 
