@@ -100,7 +100,8 @@ def sppe(
         own in the training's history, and new rounds follow. At 50 of its parameters the simulator
         runs again, twice, to see that the statistic is the same.
     draws, chains : int
-        Size of the result. The draws are independent; the chains are only their arrangement.
+        Size of the result. The draws are independent and the chains only their arrangement, so
+        that R-hat and effective sample sizes say nothing of how good the network is.
     random_seed : optional
         Seed. Results can be repeated on the same machine and versions.
     device : str, default "cpu"

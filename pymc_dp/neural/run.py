@@ -35,6 +35,7 @@ _log = logging.getLogger("pymc.dp")
 # Moves of the walkers that propose the next round's parameters.
 _WALKS = 50
 _LEAKAGE = 0.01
+_LINE = 60.0  # seconds between lines where there is no progress bar
 # Share of draws near the border of the box above which we warn; 0.2% of an entry is expected.
 _BORDER = 0.05
 # Makes the noise from the statistics of the first simulations, and a generator.
@@ -116,8 +117,15 @@ class Run:
             outer = progress.add_task("Rounds", total=rounds, loss="")
             inner = progress.add_task("Epochs", loss="")
 
+            said = time.perf_counter()
+
             def report(epoch: int, training: float, validation: float) -> None:
+                nonlocal said
                 progress.update(inner, completed=epoch + 1, loss=f"loss {validation:.3f}")
+                if not progressbar and time.perf_counter() - said >= _LINE:
+                    said = time.perf_counter()
+                    done = f"Round {len(self.losses) + 1} of {rounds}, epoch {epoch + 1}"
+                    _log.info("%s: validation loss %.3f", done, validation)
 
             def train(data: Simulations, *, last: bool, renew: bool = False) -> None:
                 epochs = self.settings.epochs(self.kind, last)

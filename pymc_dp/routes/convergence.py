@@ -129,11 +129,10 @@ def check_convergence(
         effective, varies = effective / chains, ~np.isnan(r_hats)
         worst = r_hats.max(initial=1.0, where=varies)
         fewest = effective.min(initial=np.inf, where=varies & ~np.isnan(effective))
-        stuck = ~varies.reshape(posterior[name].shape[2:])
-        if posterior[name].dtype.kind != "f":
-            stuck[...] = False  # counts may be known
-        elif stuck.any() and model is not None:
-            stuck &= _may_vary(model[name])
+        is_count = posterior[name].dtype.kind != "f"  # which may be known
+        stuck = ~(varies | is_count).reshape(posterior[name].shape[2:])
+        if stuck.any() and model is not None:
+            stuck = stuck & _may_vary(model[name])
         if stuck.any():
             still = np.argwhere(stuck)
             where = "" if not varies.any() else f"[{', '.join(map(str, still[0]))}]"

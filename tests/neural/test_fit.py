@@ -13,6 +13,7 @@ import torch
 
 import pymc_dp as dp
 from pymc_dp.neural import Training, likelihood
+from pymc_dp.neural import run as run_module
 from pymc_dp.neural.fit import _noise, read_problem
 from pymc_dp.neural.likelihood import NetworkLogLikelihood, network_model
 from pymc_dp.neural.noise import Channel, has_atoms
@@ -284,6 +285,15 @@ def test_a_posterior_at_the_border_of_its_box_is_warned_of(caplog):
     assert not caplog.records
     warn_of_border(box, theta)
     assert "14% of the posterior is at the border" in caplog.text
+
+
+def test_a_line_a_minute_is_logged_where_there_is_no_bar(caplog, monkeypatch):
+    with caplog.at_level(logging.INFO, logger="pymc.dp"):
+        fit()
+        assert "epoch" not in caplog.text  # it took less than a minute
+        monkeypatch.setattr(run_module, "_LINE", 0.0)
+        fit()
+    assert "Round 2 of 2, epoch 2: validation loss" in caplog.text
 
 
 def test_earlier_simulations_are_used_again():

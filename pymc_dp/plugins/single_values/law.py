@@ -172,7 +172,11 @@ def _try(law, mechanism, released: TensorVariable, parameters) -> None:
     density = log_marginal(law, mechanism, pt.constant(value), *parameters)
     [at_start] = starting_values([density])
     if np.isnan(at_start).any():
-        raise Declined("the integral of a value has no value where the model starts", near=1)
+        raise Declined(
+            "the integral of a value has no value where the model starts: see that the release is "
+            "possible there, and that no rounding has thousands of steps within the law",
+            near=1,
+        )
     some = np.unique(np.linspace(0, value.size - 1, _TRIED).astype(int))
     some = np.argsort(value, axis=None, kind="stable")[some]
     given, further = (
