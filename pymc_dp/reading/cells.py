@@ -72,22 +72,21 @@ def require_numbers(rv: TensorVariable, parameters: Sequence[TensorVariable]) ->
                 )
 
 
-def have_one_law(rv: TensorVariable, parameters: Sequence, members, sizes) -> bool:
+def have_one_law(index: Index, parameters: Sequence, members, sizes) -> bool:
     """Whether parameters agree within groups of `members`, which follow each other by sizes."""
-    cell = cells_of(rv, parameters).of[members]
+    cell = cells_of(index, parameters).of[members]
     first = np.cumsum([0, *sizes[:-1]])[sizes > 0]
     return np.array_equal(np.repeat(cell[first], sizes[sizes > 0]), cell)
 
 
-def at_records(rv: TensorVariable, parameter: TensorVariable, records) -> TensorVariable:
-    """Return a parameter at some records, given by their places in the raveled variable."""
-    index = tuple(place[records] for place in places(rv))
+def at_records(index: Index, parameter: TensorVariable, records) -> TensorVariable:
+    """Return a parameter at some records, given by their numbers among those of an index."""
+    index = tuple(place[records] for place in index)
     return at_places(parameter, aligned(parameter, index))
 
 
-def cells_of(rv: TensorVariable, parameters: Sequence, *weights: sparse.csr_array) -> Cells:
+def cells_of(index: Index, parameters: Sequence, *weights: sparse.csr_array) -> Cells:
     """Return the cells of records with equal parameters, and equal weights if there are any."""
-    index = places(rv)
     keys = [k for p in parameters for k in keys_at(p, index)]
     if weights:
         keys += column_keys(sparse.csc_array(sparse.vstack(weights)))
@@ -193,7 +192,7 @@ def parts_of(graph: TensorVariable, index: Index) -> list[Part]:
     n, index = index[0].size, aligned(graph, index)
     if all(graph.type.broadcastable):
         return [Part(np.ones((n, 1)), at_places(graph, index))]
-    value = known_value(graph, fixed=True)
+    value = _public(graph)
     if value is not None:
         return [Part(value[index].astype("float64")[:, None], pt.ones(()))]
     node = graph.owner
@@ -335,7 +334,7 @@ def one_of(entries: Sequence[np.ndarray]) -> np.ndarray:
 def _through(graph: TensorVariable, index: Index) -> list[tuple[TensorVariable, Index]] | None:
     """Return the inputs, and places in them, of entries at some places; None if not known."""
     node = graph.owner
-    if node is None or known_value(graph, fixed=True) is not None:
+    if node is None or _public(graph) is not None:
         return None
     match node.op:
         case Elemwise():
@@ -361,6 +360,12 @@ def _through(graph: TensorVariable, index: Index) -> list[tuple[TensorVariable, 
         case _ if _is_product(graph):
             return []
     return None
+
+
+def _public(graph: TensorVariable) -> np.ndarray | None:
+    """Return the public numbers of a graph; None of what is repeated, perhaps many times."""
+    repeated = graph.owner is not None and isinstance(graph.owner.op, Alloc)
+    return None if repeated else known_value(graph, fixed=True)
 
 
 def _moved(node: Apply, sizes: tuple[int, ...], index: Index) -> Index:
