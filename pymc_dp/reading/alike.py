@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.mixture import MixtureRV
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -23,7 +25,7 @@ from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.shapes import known_shape, lengths
 from pymc_dp.graphs.substitution import substitute
-from pymc_dp.graphs.values import keeps_values, known_value
+from pymc_dp.graphs.values import is_random, keeps_values, known_value
 from pymc_dp.reading.cells import Index, places
 from pymc_dp.reading.model import Reading, release_statistic, releases_of
 
@@ -52,7 +54,10 @@ class Alike:
     """
 
     def __init__(self, rvs: Iterable[TensorVariable]):
-        self.long = {rv: long for rv in rvs if any(long := _same_parameters(rv))}
+        same = {rv: zip(lengths(rv), _same_parameters(rv), strict=True) for rv in rvs}
+        every = {rv: [n > 1 and along for n, along in axes] for rv, axes in same.items()}
+        self.stand_ins: dict[Any, TensorVariable] = {}
+        self.long = {rv: long for rv, long in every.items() if any(long)}
         self.cuts = {
             rv: [{0, n} if j else {*range(n + 1)} for n, j in zip(lengths(rv), long, strict=True)]
             for rv, long in self.long.items()
@@ -68,7 +73,8 @@ class Alike:
             shape = tuple(len(c) - 1 for c in cuts)
             axes = enumerate(zip(lengths(rv), self.long[rv], strict=True))
             runs = tuple(Run(rv, j, 0, n) if long else None for j, (n, long) in axes)
-            self.written_as[rv] = pt.TensorType(rv.dtype, shape)(rv.name), runs
+            one_each = pt.TensorType(rv.dtype, shape)(rv.name)
+            self.written_as[rv] = self.stand_ins.setdefault((rv, shape), one_each), runs
         for node in toposort(graphs, blockers=self.cuts):
             if not self.written_as.keys().isdisjoint(node.inputs):
                 self.written_as[node.outputs[0]] = self._node(node)
@@ -182,14 +188,15 @@ class Alike:
 
 def _same_parameters(rv: TensorVariable) -> list[bool]:
     """Return for each axis of a variable whether records along it have the same parameters."""
-    op = rv.owner.op
-    if not isinstance(op, RandomVariable) or op.ndim_supp or any(op.ndims_params):
+    op, flags = rv.owner.op, []
+    if not isinstance(op, RandomVariable | SymbolicRandomVariable) or op.ndim_supp:
         raise Declined
-    parameters = [p.type.broadcastable for p in op.dist_params(rv.owner)]
-    return [
-        n > 1 and all(p[-j] for p in parameters if len(p) >= j)
-        for n, j in zip(lengths(rv), range(rv.type.ndim, 0, -1), strict=True)
-    ]
+    for p, core in zip(op.dist_params(rv.owner), op.ndims_params, strict=True):
+        same = p.type.broadcastable
+        if isinstance(op, MixtureRV) and is_random(p):  # a component, drawn for each record
+            same = [a or b for a, b in zip(same, _same_parameters(p), strict=True)]
+        flags.append(same[: len(same) - core])
+    return [all(same[-j] for same in flags if len(same) >= j) for j in range(rv.type.ndim, 0, -1)]
 
 
 @once

@@ -364,8 +364,14 @@ def _through(graph: TensorVariable, index: Index) -> list[tuple[TensorVariable, 
 
 def _public(graph: TensorVariable) -> np.ndarray | None:
     """Return the public numbers of a graph; None of what is repeated, perhaps many times."""
-    repeated = graph.owner is not None and isinstance(graph.owner.op, Alloc)
-    return None if repeated else known_value(graph, fixed=True)
+    return None if _is_repeated(graph) else known_value(graph, fixed=True)
+
+
+def _is_repeated(graph: TensorVariable) -> bool:
+    op = graph.owner and graph.owner.op
+    if isinstance(op, Elemwise):
+        return any(map(_is_repeated, graph.owner.inputs))
+    return isinstance(op, Alloc)
 
 
 def _moved(node: Apply, sizes: tuple[int, ...], index: Index) -> Index:
