@@ -154,8 +154,8 @@ class Alike:
                     (i, run) if run is None else self._taken(i, run)
                     for i, run in zip(index, of_first, strict=False)
                 ]
-                kept = [r for i, r in pairs if isinstance(i, slice)]
-                return first[tuple(i for i, _ in pairs)], (*kept, *of_first[len(pairs) :])
+                left = [r for i, r in pairs if isinstance(i, slice)]
+                return first[tuple(i for i, _ in pairs)], (*left, *of_first[len(pairs) :])
             case _ if keeps_values(op, node.inputs[0]):
                 return first, of_first
         raise Declined(f"`{op}` does not treat the records alike")
@@ -174,8 +174,8 @@ class Alike:
             raise Declined("an index in it is not known")
         numbers = [None if v is None else int(v) for v in values]
         records = range(run.start, run.stop)
-        if not is_slice:
-            numbers = [numbers[0], numbers[0] + 1 or None]
+        if not is_slice and (first := numbers[0]) is not None:
+            numbers = [first, first + 1 or None]
         taken = records[slice(*numbers)]
         if taken.step != 1 or not (taken or is_slice):
             raise Declined("it takes records with gaps between them, or none")

@@ -208,8 +208,8 @@ def read_statistic(
             shape = lengths(statistic)
             for leaf, entries in leaves(statistic, np.arange(offset.size).reshape(shape)):
                 has_records[entries] |= {*nearest_rvs([leaf])} == {records}
-        squared, parts = np.zeros(offset.size), found.parts(records)
-        return Statistic(release, offset, weights, none, squared, none, has_records, *parts)
+        squared, columns = np.zeros(offset.size), found.parts(records)
+        return Statistic(release, offset, weights, none, squared, none, has_records, *columns)
     try:
         return _Reader(release, records, found).read(with_shapes(statistic))
     except Declined as error:
