@@ -58,7 +58,8 @@ CHECKS = {
 # Folders of tests that have processes of their own, because compiling and torch keep memory. The
 # kernels, and what is little else, come first: the others load them from disk.
 KERNELS, NETWORKS = (("kernels",), ("distributions", "laws")), ("neural",)
-MODELS = ("conformance", "fuzz", "ladder", "plugins", "reading", "routes", "step_methods")
+MODELS = (("conformance",), ("fuzz", "ladder", "reading"), ("routes", "step_methods"))
+LARGE = "plugins/single_values"  # compiles as much as all other plugins
 USERS = {"inversion": ("unknown_sizes",)}  # plugins that import another one
 # Each worker compiles its own models, so more of them cost memory before they save time.
 MAX_WORKERS = 2
@@ -234,8 +235,11 @@ def parts(neural: bool) -> list[tuple[str, ...]]:
     """Return the files and folders of each run of pytest."""
     tests = ROOT / "tests"
     found = {f.relative_to(tests).parts[0] for f in tests.rglob("test_*.py")}
-    rest = sorted(found.difference(*KERNELS, MODELS, NETWORKS))
-    groups = [*KERNELS, MODELS, rest] + [NETWORKS] * neural
+    plugins = {
+        "plugins/" + f.relative_to(tests).parts[1] for f in tests.glob("plugins/*/**/test_*.py")
+    }
+    rest = sorted(found.difference(*KERNELS, *MODELS, NETWORKS, ["plugins"]))
+    groups = [*KERNELS, *MODELS, (LARGE,), sorted(plugins - {LARGE}), rest] + [NETWORKS] * neural
     return [tuple("tests/" + name for name in group) for group in groups]
 
 

@@ -276,7 +276,7 @@ def _by_best_route(
         raise ValueError(str(none)) from None
 
 
-def _check_names(reading: Reading, rung: str, names: Iterable[str], records: set[str]) -> bool:
+def _check_names(reading: Reading, rung: Rung, names: Iterable[str], records: set[str]) -> bool:
     """Return whether `var_names` has a deterministic that the records are needed for.
 
     Raises
@@ -284,10 +284,13 @@ def _check_names(reading: Reading, rung: str, names: Iterable[str], records: set
     ValueError
         A name that the result will not have.
     """
-    named = reading.model.named_vars
-    statistics = collapsed(reading, "statistics").model.named_vars if rung == "statistics" else {}
+    names = list(names)
+    if not names:
+        return False
     for name in names:
-        if name not in named and name not in statistics:
+        if name in reading.model.named_vars:
+            continue
+        if rung != "statistics" or name not in collapsed(reading, rung).model.named_vars:
             raise ValueError(
                 f"var_names: the model has no {name!r}. Write names of its variables; statistics "
                 f"that were integrated out are added by dp.recover(model, idata), and with "

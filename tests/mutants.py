@@ -109,8 +109,8 @@ MUTANTS = {
     ),
     "cast of a parameter": Mutant(
         "pymc_dp/graphs/values.py",
-        "return (whole and target == np.int64) or np.can_cast(dtype, target)",
-        "return True",
+        'return pt.trunc if dtype.kind == "f" and not whole else None',
+        "return None",
         "tests/conformance/test_readings.py",
     ),
     "constant by a draw": Mutant(

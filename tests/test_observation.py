@@ -589,7 +589,7 @@ def test_single_precision_is_refused_before_anything_is_built():
             with pytest.raises(ValueError, match="computes in float64: set pytensor"):
                 call()
         with pm.Model():
-            x = pm.Normal("x", shape=3)
+            x = pm.Normal("x", pm.Normal("mu"), shape=3)
             context = pm.modelcontext(None)
     with context, pytest.raises(ValueError, match="before the model is made"):
         dp.PrivateObservation("z", x.mean(), dp.LaplaceMechanism(1.0), observed=0.3)

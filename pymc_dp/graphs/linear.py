@@ -33,6 +33,7 @@ from pymc_dp.graphs.substitution import simplified
 from pymc_dp.graphs.values import keeps_values, known_value
 
 MOST_RUNNING_TOTALS = 1000  # their matrix is square
+_MOST = 10**8  # entries of a variable: some ten gigabytes
 
 
 def linear_map(expression: TensorVariable, rv: TensorVariable) -> sparse.csr_array:
@@ -59,10 +60,14 @@ class _Map:
     """Reads one variable's coefficients, node by node."""
 
     def __init__(self, rv: TensorVariable):
-        self.rv = rv
-        self.memo: dict[Variable, sparse.csr_array] = {
-            rv: sparse.eye_array(math.prod(lengths(rv)), format="csr")
-        }
+        self.rv, size = rv, math.prod(lengths(rv))
+        if size > _MOST:
+            raise ValueError(  # not what a law declines: each would need the memory
+                f"{rv.name!r} has {size:,} entries, too many to be looked at one by one. Write "
+                f"their sum as a variable, which needs no memory for them: "
+                f"total = dp.RecordSums('total', the law of one record, n={size})"
+            )
+        self.memo: dict[Variable, sparse.csr_array] = {rv: sparse.eye_array(size, format="csr")}
 
     def read(self, variable: TensorVariable) -> sparse.csr_array:
         if variable not in self.memo:

@@ -60,8 +60,10 @@ def check_attainable(
 
 
 def check_double(variables: Iterable[TensorVariable]) -> None:
-    """Refuse single precision, of PyTensor's configuration or of variables made under it."""
-    if pytensor.config.floatX != "float64" or any(v.dtype == "float32" for v in variables):
+    """Refuse single precision, of PyTensor's configuration or of parameters made under it."""
+    if pytensor.config.floatX != "float64" or any(
+        v.dtype == "float32" and v.type.ndim == 0 for v in variables
+    ):
         raise ValueError(
             "pymc_dp computes in float64: set pytensor.config.floatX = 'float64' before the model "
             "is made"

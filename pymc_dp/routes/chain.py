@@ -151,7 +151,7 @@ def run(
             for piece in pieces.of(draws - sum(map(len, parts[c]))):
                 apart = thin * (piece.stop - piece.start)
                 states[c], rows = chain.advance(rngs[c], states[c], apart)
-                parts[c].append(rows[thin - 1 :: thin])
+                parts[c].append(rows[thin - 1 :: thin].copy())  # a view would hold all rows
                 progress.update(tasks[c], completed=sum(map(len, parts[c])))
             drawing[c] += time.thread_time() - before
 

@@ -22,7 +22,7 @@ APART_R_HAT = 1.05  # above it the draws do not represent the posterior
 MODES_R_HAT = 1.5  # above it each chain may be in a mode of its own
 FEWEST_DRAWS = 100  # effective draws of a chain
 _IN_ALL = 400  # effective draws of all chains that they are drawn on for
-_LOOKED_AT, _NEARLY_ALL = 100, 0.95  # entries of a variable; the share that has to have mixed
+_LOOKED_AT, _NEARLY_ALL = 40, 0.95  # entries of a variable; the share that has to have mixed
 _MOST_NAMES = 5  # in one warning
 
 
@@ -111,8 +111,11 @@ def check_convergence(tree: DataTree, names: list[str], advice: str = "") -> Non
         varies = ~np.isnan(r_hats)  # infinite if chains stand still at different values
         worst = r_hats.max(initial=1.0, where=varies)
         fewest = effective.min(initial=np.inf, where=varies & ~np.isnan(effective))
-        if posterior[name].dtype.kind == "f" and not varies.any():
-            unmixed.append((0.0, f"{name!r} (has not moved)"))
+        if posterior[name].dtype.kind == "f" and not varies.all():
+            still = np.argwhere(~varies.reshape(posterior[name].shape[2:]))
+            where = "" if not varies.any() else f"[{', '.join(map(str, still[0]))}]"
+            more = f", nor have {len(still) - 1} more entries" if where and len(still) > 1 else ""
+            unmixed.append((0.0, f"{name!r}{where} (has not moved{more})"))
             largest = np.inf
             continue
         largest = max(largest, worst)

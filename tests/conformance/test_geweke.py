@@ -488,7 +488,7 @@ def weighted_rows():
 def draw_rows_of_columns(rng, size):
     with pm.Model():
         rows = rows_of_columns()
-    tables = rows.rv.owner.op.rng_fn(rng, 15, 6.0, (size,))
+    tables = rows.rv.owner.op.rng_fn(rng, 15, 6.0**0.5, (size,))
     ab, cb = (rows.margin(*pair).owner.op.of(tables) for pair in ("ab", "cb"))
     noise = rng.laplace(0, 2.0, ab.shape), rng.normal(0, 1.5, cb.shape)
     return {"rows": tables}, {"z": ab + noise[0], "w": cb + noise[1]}

@@ -115,3 +115,9 @@ def test_the_square_matrix_of_many_running_totals_is_not_built():
     y = pm.Poisson.dist(3, shape=200_000)
     with pytest.raises(Declined, match="200,000 running totals"):
         linear_map(pt.cumsum(y), y)
+
+
+def test_too_many_entries_are_refused_before_memory_is_full():
+    x = pm.Poisson.dist(0.3, shape=10**9)
+    with pytest.raises(ValueError, match=r"1,000,000,000 entries.*dp.RecordSums\('total'"):
+        linear_map(x.sum(), x)

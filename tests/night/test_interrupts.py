@@ -34,6 +34,7 @@ def test_draws_so_far(name, cores):
 
 
 def main(name, cores):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, if a script's background is
     build, options = CASES[name if name in CASES else "NUTS on the marginal"]
     options = {k: v for k, v in options.items() if name in CASES or k != "nuts_sampler"}
     if name == "NUTS on the records":

@@ -11,8 +11,8 @@ from xarray import Dataset, DataTree
 import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.reading.model import Reading
-from pymc_dp.routes import Plan, Route
-from pymc_dp.routes.convergence import check_convergence, rewrite
+from pymc_dp.routes import Plan, Route, chain
+from pymc_dp.routes.convergence import check_convergence, have_mixed, rewrite
 from tests.models import gaussian_model
 
 
@@ -47,7 +47,7 @@ def test_what_has_not_mixed_is_named_the_worst_first(caplog):
 def test_chains_that_have_mixed_are_not_named(caplog):
     rng = np.random.default_rng(1)
     count = np.ones((2, 1_000), dtype=int)
-    known = np.stack([count, rng.normal(size=(2, 1_000))], axis=-1)
+    known = np.stack([count, rng.poisson(9, size=(2, 1_000))], axis=-1)
     draws = tree(good=rng.normal(size=(2, 1_000)), count=count, known=known)
     check_convergence(draws, ["good", "count", "known", "integrated out"])
     assert not said(caplog)
@@ -64,6 +64,8 @@ WALK = np.cumsum(np.random.default_rng(3).normal(size=200))
     ("draws", "match"),
     [
         (np.full((2, 200), 0.3), r"'mu' \(has not moved\)"),
+        (normal(2, 0.0, 0.0)[..., None] * [1.0, 0.0], r"'mu'\[1\] \(has not moved\)"),
+        (normal(2, 0.0, 0.0)[..., None] * [0.0, 1.0, 0.0], r"\[0\] .*nor have 1 more entries"),
         (np.tile(WALK, (2, 2)), "^There are few effective draws"),  # halves that are alike
         (normal(2, 0.0, 0.4), "^The chains have not quite mixed"),
         (normal(2, 0.0, 0.9), "^The chains have not mixed"),
@@ -79,6 +81,49 @@ def test_what_is_said_of_chains(caplog, draws, match):
 @pytest.mark.parametrize("shape", [(1, 1_000), (4, 99)])
 def test_of_few_draws_nothing_is_said(caplog, shape):
     assert not said(caplog, walk=np.cumsum(np.ones(shape), axis=1))
+
+
+class Slow:
+    """A chain of two numbers whose draws are correlated."""
+
+    sweeps = 3
+
+    def __init__(self, correlation):
+        self.a = correlation
+
+    def begin(self, rng, tune, *, pieces):
+        return np.zeros(2)
+
+    def advance(self, rng, state, draws):
+        rows = np.empty((draws, 2))
+        for row in rows:
+            state = row[:] = self.a * state + np.sqrt(1 - self.a**2) * rng.normal(size=2)
+        return state, rows
+
+    def posterior(self, rows, rng):
+        return {"mu": rows}
+
+
+@pytest.mark.parametrize(
+    ("correlation", "seconds", "least", "most"),
+    [(0.0, 60.0, 3, 3), (0.98, 60.0, 12, 96), (0.98, 0.0, 3, 3), (1.0 - 1e-9, 0.2, 3, 3_000)],
+    ids=["mixes", "drawn on", "no time", "hopeless"],
+)
+def test_chains_are_drawn_on_until_they_have_mixed(
+    correlation, seconds, least, most, monkeypatch, caplog
+):
+    with pm.Model() as model:
+        pm.Normal("mu", shape=2)
+    monkeypatch.setattr(chain, "_LONGEST", seconds)
+    options = {"draws": 500, "chains": 4, "cores": 2, "random_seed": 1, "progressbar": False}
+    found = chain.run(Reading(model), "", Slow(correlation), **options)
+    mu, sweeps = found["posterior"]["mu"].to_numpy(), found["sample_stats"]["sweeps"].to_numpy()
+    assert mu.shape == (4, 500, 2)
+    assert least <= sweeps.min() == sweeps.max() <= most
+    assert have_mixed({"mu": mu}, ["mu"]) == (correlation == 0.0 or most == 96)
+    if most == 96:  # the draws are as far from each other as it says
+        lagged = np.corrcoef(mu[:, 1:].ravel(), mu[:, :-1].ravel())[0, 1]
+        assert lagged == pytest.approx(correlation ** (sweeps[0, 0] // 3), abs=0.1)
 
 
 SHORT = {"draws": 100, "tune": 20, "chains": 2, "random_seed": 1, "progressbar": False}

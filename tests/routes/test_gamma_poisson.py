@@ -130,8 +130,14 @@ def test_only_what_is_asked_for_is_shown():
 @pytest.mark.parametrize(
     ("write", "why"),
     [
-        (lambda rate: counts(rate, lambda r: r[::-1]), "have no rate each"),
-        (lambda rate: counts(rate, lambda r: r.sum()), "have no rate each"),
+        (
+            lambda rate: counts(rate, lambda r: r[::-1]),
+            "something else than a function of each value",
+        ),
+        (
+            lambda rate: counts(rate, lambda r: r.sum()),
+            "something else than a function of each value",
+        ),
         (lambda rate: counts(rate, lambda r: r[:, None], shape=(4, 4)), "have no rate each"),
         (lambda rate: counts(rate, lambda r: r + 1.0), "not proportional to 'rate'"),
         (lambda rate: counts(rate, lambda r: r**2), "not proportional to 'rate'"),

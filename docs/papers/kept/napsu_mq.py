@@ -37,7 +37,7 @@ class Adult:
     def model(self, sigma, repeat=0):
         """Return a model of a release, and its rows."""
         with pm.Model() as model:
-            rows = dp.LogLinear("rows", self.levels, list(self.counts), self.n)
+            rows = dp.LogLinear("rows", self.levels, list(self.counts), self.n, concentration=40.0)
             for pair, z in self.release(sigma, repeat).items():
                 data, noise = pm.Data(f"{'_'.join(pair)}_z", z), dp.GaussianMechanism(sigma)
                 dp.PrivateObservation("_".join(pair), rows.margin(*pair), noise, observed=data)

@@ -257,6 +257,8 @@ def make_table_sweep(log_eta: Callable, directions: np.ndarray = NO_DIRECTIONS) 
                 low = max(low, -math.floor(counts[i] / direction[i]))
             elif direction[i] < 0.0:
                 high = min(high, math.floor(-counts[i] / direction[i]))
+        if high - low > _MOST_LISTED:
+            return True  # the line is as long from each of its points
         start = counts.copy()
         values = np.empty(int(high - low) + 1)
         for c in range(values.size):

@@ -18,9 +18,13 @@ a law that is fixed before the run, in which every row is possible.
   the sign of the set's parity, in all rows that have the levels of x' in some columns of the set,
   and otherwise those of x. Over one column, k people move from x. Over two, people are exchanged on
   a 2 x 2 minor: tables without both columns stay as they are. k is drawn from its conditional on
-  the whole line of possible values, or from a slice of it (Neal 2003). Contrasts of one column
-  connect all tables. Over no column, k people leave the row x, or come where k < 0: n changes.
-- People *resettle*: k of them move from one cell of a clique to another. What follows in the other
+  the whole line of possible values, or from a slice of it (Neal 2003). On long lines every other k
+  is proposed by its distance from an end of the line, where a cell is empty, on the scale of logs:
+  the law of a small cell has a peak there and a long tail. Contrasts of one column connect all
+  tables, and a set of columns is chosen by how many cells its cliques have. Over no column, k
+  people leave the row x, or come where k < 0: n changes.
+- People *resettle*: k of them move from one cell of a clique to one that differs in a column; every
+  other time the number that stays is drawn on the scale of logs. What follows in the other
   cliques is drawn from the prior, given what was: people leave a separator's value at random, and
   those who come choose cells in turn by the conditional law. So the chance to accept is the ratio
   of the clique's own cells and of the noise. A value with few people in many cells, which single
@@ -46,9 +50,11 @@ from pymc_dp.kernels.draws.listed import draw_listed
 
 _LISTED = 16  # a line of so few values is listed
 _EVERY = 6  # move is one that resettles people
-_COMING = 0.25  # of the others let people come or go, where n varies
+_COMING = 0.3  # of the others let people come or go, where n varies
 _RESETTLED = 2.0  # how many at most, in widths of the noise
 _MOST_RESETTLED = 1000.0  # one after the other; lines move more
+_NEAR_END = 0.5  # of moves draw a count on the scale of logs, that empties or fills a cell, too
+_LONGEST = 2**40  # line of which that is drawn
 
 
 class Release(NamedTuple):
@@ -94,6 +100,18 @@ def log_law(tables, layout, weights, integrated):
 
 
 # --- Moves ----------------------------------------------------------------------------------------
+
+
+@jit
+def draw_small(rng, most):
+    """Draw one of 0, ..., most, with m + 1 uniform on the scale of logs."""
+    return min(int((most + 2.0) ** rng.random()) - 1, most)
+
+
+@jit
+def log_small(m):
+    """Log of the chance that `draw_small` draws m, up to a constant."""
+    return math.log(math.log1p(1.0 / (m + 1.0)))
 
 
 @jit
@@ -248,14 +266,25 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
         if precision > 0.0:
             guess = min(guess, int(3.0 / math.sqrt(precision)) + 1)
         line = (counts, cells, steps, layout, weights, integrated, release)
-        k = draw_steps(rng, low, high, guess, values, *line)
+        if high - low >= values.size and rng.random() < _NEAR_END:
+            from_low, most = rng.random() < 0.5, min(high - low, _LONGEST)
+            now, drawn = -low if from_low else high, draw_small(rng, most)
+            if now > most or now == drawn:
+                return
+            k = low + drawn if from_low else high - drawn
+            ratio = log_density(float(k), *line) - log_density(0.0, *line)
+            ratio += log_small(now) - log_small(drawn)
+            if not math.log(1.0 - rng.random()) <= ratio:
+                return
+        else:
+            k = draw_steps(rng, low, high, guess, values, *line)
         for i in range(cells.size):
             counts[cells[i]] += k * steps[i]
 
     @part
-    def resettle(rng, counts, change, q, x, y, k, layout, weights, integrated, release):
+    def resettle(rng, counts, change, q, x, y, k, ratio, layout, weights, integrated, release):
         """Propose to take k people from cell x of clique q to y, and to resettle what follows."""
-        if counts[x] < k:
+        if counts[x] < k or counts[y] < -k:
             return
         change[x], change[y] = -k, k
         visited = np.zeros(layout.separator.shape[0], dtype=np.int64)
@@ -270,7 +299,7 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
                     for t in range(layout.targets_first[i], layout.targets_first[i + 1]):
                         change[layout.targets[t]] += change[i]
                         touched.add(layout.targets[t])
-        ratio, first = 0.0, counts.size - release.z.size
+        first = counts.size - release.z.size
         for cell, step in ((x, -k), (y, k)):
             ratio += log_weight(counts[cell] + step, weights[cell], integrated)
             ratio -= log_weight(counts[cell], weights[cell], integrated)
@@ -312,34 +341,33 @@ def make_sweep(log_noise: Callable, width: int) -> Callable:
         cells, steps = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
         values, model = np.empty(_LISTED), (layout, weights, integrated, release)
         change = np.zeros(counts.size, dtype=np.int64)
-        widest = min(_RESETTLED * release.spread.max(), _MOST_RESETTLED)
-        largest = max(1.0, min(widest, float(tables.sum())))
+        largest = max(1.0, min(_RESETTLED * release.spread.max(), _MOST_RESETTLED))
         for line in range(lines):
+            if line % _EVERY == 0:
+                x, c = int(rng.random() * tables.size), int(rng.random() * columns)
+                q = np.searchsorted(layout.first, x, "right") - 1
+                while layout.stride[q, c] == 0:
+                    c = int(rng.random() * columns)
+                level = (x - layout.first[q]) // layout.stride[q, c] % layout.levels[c]
+                y = x + layout.stride[q, c] * (int(rng.random() * layout.levels[c]) - level)
+                if y == x:
+                    continue
+                ratio, k = 0.0, int(largest ** rng.random())
+                if rng.random() < _NEAR_END:
+                    left = draw_small(rng, counts[x] + counts[y])
+                    k = counts[x] - left
+                    ratio = log_small(counts[x]) - log_small(left)
+                if k == 0 or abs(k) > _MOST_RESETTLED:
+                    continue
+                resettle(rng, counts, change, q, x, y, k, ratio, *model)
+                continue
             draw_row(rng, row, layout, law)
             draw_row(rng, other, layout, law)
-            if line % _EVERY == 0:
-                c = int(rng.random() * columns)
-                q = layout.separator.shape[0]
-                while q >= layout.separator.shape[0]:  # the tables after the cliques
-                    q = rng.integers(layout.holders_first[c], layout.holders_first[c + 1])
-                    q = layout.holders[q]
-                x, y = layout.first[q], layout.stride[q, c] * (other[c] - row[c])
-                for i in range(columns):
-                    x += layout.stride[q, i] * row[i]
-                if y == 0:
-                    continue
-                y += x
-                if rng.random() < 0.5:
-                    x, y = y, x
-                k = int(largest ** rng.random())
-                resettle(rng, counts, change, q, x, y, k, *model)
-                continue
             chosen = layout.sets[0, :0]
             if not varies or rng.random() >= _COMING:
-                together = 1 + int(rng.random() * layout.sets.shape[1])
-                i, end = layout.sets_first[together - 1], layout.sets_first[together]
-                chosen = layout.sets[i + int(rng.random() * (end - i)), :together]
-                if together == 1 and rng.random() < 0.5:
+                i = np.searchsorted(layout.set_law, rng.random(), "right")
+                chosen = layout.sets[i, : layout.set_size[i]]
+                if chosen.size == 1 and rng.random() < 0.5:
                     other[chosen[0]] = int(rng.random() * layout.levels[chosen[0]])
             size = contrast(row, other, chosen, layout, cells, steps)
             if size > 0:

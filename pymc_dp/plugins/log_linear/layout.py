@@ -12,8 +12,8 @@ import numpy as np
 from pymc_dp.plugins.log_linear.cliques import Columns, JunctionTree
 
 _MOST_TOGETHER = 4  # columns whose levels change in one move
-_UNIFORM = 0.1  # part of the law of the rows that is uniform
-_POWER = 0.25  # of the probabilities in that law: small cells need as many moves as large ones
+_UNIFORM = 0.2  # part of the law of the rows that is uniform
+_POWER = 0.1  # of the probabilities in that law: small cells need as many moves as large ones
 _FIT_ROUNDS = 20
 _LEAST = 0.5  # count that stands for a noisy one below it
 
@@ -32,8 +32,8 @@ class Layout(NamedTuple):
         the number of rows varies, all tables follow, as those of one more column.
     targets_first, targets : the separators' and margins' cells that have clique cell i are
         targets[targets_first[i]], ...
-    sets_first, sets : sets of columns that are in one clique: of s columns those of rows
-        sets_first[s - 1], ... of the matrix, padded by -1.
+    set_law, set_size, sets : sets of columns that are in one clique, rows of a matrix padded by -1;
+        how many columns each has, and sums of their chances, by the cells of the cliques with it.
     separator : as `stride`, of the separator above every clique.
     group_first : cells of a clique with the same values on a separator are a group; the first group
         of every clique below its separator, then of every clique above one.
@@ -51,7 +51,8 @@ class Layout(NamedTuple):
     holders: np.ndarray
     targets_first: np.ndarray
     targets: np.ndarray
-    sets_first: np.ndarray
+    set_law: np.ndarray
+    set_size: np.ndarray
     sets: np.ndarray
     separator: np.ndarray
     group_first: np.ndarray
@@ -84,9 +85,13 @@ def make_layout(tree: JunctionTree, margins: Sequence[Columns], varies: bool = F
         cells = tree.cells_of(tree.cliques[clique], tables[i])
         met += [(first[clique] + j, first[i] + c) for j, c in enumerate(cells)]
     pairs = np.array(sorted(met), dtype=np.int64).reshape(-1, 2)
-    indices = [[columns.index(c) for c in t] for t in tree.cliques]
-    most = min(_MOST_TOGETHER, max(map(len, indices)))
-    sets = [sorted({s for t in indices for s in combinations(t, k)}) for k in range(1, most + 1)]
+    most = min(_MOST_TOGETHER, max(map(len, tree.cliques)))
+    chances: dict[tuple[int, ...], int] = {}
+    for t in tree.cliques:
+        for k in range(1, most + 1):
+            for s in combinations([columns.index(c) for c in t], k):
+                chances[s] = chances.get(s, 0) + tree.size(t)
+    sets, held = [*chances], np.array([*chances.values()])
     below = [*zip(tree.cliques, tree.separators, strict=True)]
     above = [(tree.cliques[p], s) for p, s in zip(tree.parents, tree.separators, strict=True)]
     values = [tree.cells_of(*side) for side in below + above]
@@ -107,8 +112,9 @@ def make_layout(tree: JunctionTree, margins: Sequence[Columns], varies: bool = F
         np.concatenate(holders),
         np.searchsorted(pairs[:, 0], np.arange(first[len(tree.cliques)] + 1)),
         pairs[:, 1].copy(),
-        np.append(0, np.cumsum([len(s) for s in sets])),
-        np.array([[*s, *[-1] * (most - len(s))] for of_size in sets for s in of_size]),
+        np.cumsum(held / held.sum()),
+        np.array([len(s) for s in sets]),
+        np.array([[*s, *[-1] * (most - len(s))] for s in sets]),
         np.array([_strides(tree, s) for s in tree.separators]),
         np.append(0, np.cumsum([v.size for v in lengths])),
         np.append(0, np.cumsum(np.concatenate(lengths))),

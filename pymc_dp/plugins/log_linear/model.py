@@ -79,10 +79,10 @@ class LogLinear:
         else may depend on it. Where noise hides one row more or less, as in OpenDP, n is not
         public.
     concentration : float, optional
-        A, the total concentration of the table: by default the number of cells of the largest
-        clique, so that no cell has less than 1. It counts as A rows that are spread evenly: a
-        column of two levels has a Beta(A / 2, A / 2) prior. A cell with less than a half mixes
-        slowly.
+        A, the total concentration of the table: by default the square root of K, the number of
+        cells of the largest clique, whose cells have 1 / sqrt(K) each. It counts as A rows that are
+        spread evenly: a column of two levels has a Beta(A / 2, A / 2) prior. Beside noise that is
+        wide, a person a cell draws small cells far up; much less than 1 / sqrt(K) mixes slowly.
     weights : dict of tuple of str to array or expression, optional
         Finite weights of terms, of the shape of their columns' levels, with any prior: the
         probability of a row is proportional to :math:`\exp \sum_t \lambda_t(\text{levels})`. They
@@ -182,7 +182,7 @@ class LogLinear:
             return
         total = concentration
         if total is None:
-            total = max(map(self.tree.size, self.tree.cliques))
+            total = max(map(self.tree.size, self.tree.cliques)) ** 0.5
         if not (isinstance(total, int | float | np.number) and np.isfinite(total) and total > 0):
             raise ValueError(f"{name!r}: concentration={total!r} is no finite number > 0")
         if near is not None and total > 0.1 * near > 0:

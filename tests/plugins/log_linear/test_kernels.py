@@ -222,13 +222,20 @@ def test_chains_find_the_law(name):
     values_follow(tables, model.tables, model.posterior(gaussian, 1.5))
 
 
-@pytest.mark.parametrize("spread", [0.4, 12.0, 1e9])
-def test_long_lines(spread):
-    """Two cells of a column with many people, by slices whose width is guessed well or not."""
+@pytest.mark.parametrize(
+    ("spread", "near", "total"),
+    [(0.4, 310.0, TOTAL), (12.0, 310.0, TOTAL), (1e9, 310.0, TOTAL), (12.0, 9.0, 0.3)],
+)
+def test_long_lines(spread, near, total):
+    """Two cells of a column with many people, by slices whose width is guessed well or not.
+
+    The last has a peak at an empty cell and a long tail.
+    """
     model = Model(binary("a"), ["a"], ["a"], 1, True)
-    model.z, n, a = np.array([310.0, 210.0]), 500, TOTAL / 2
+    model.z, n, a = np.array([near, 520.0 - near]), 500, total / 2
+    model.weights = concentrations(model.layout, total)
     y = np.arange(n + 1)
-    log_p = gaussian.py_func(310.0, y, 12.0) + gaussian.py_func(210.0, n - y, 12.0)
+    log_p = gaussian.py_func(near, y, 12.0) + gaussian.py_func(520.0 - near, n - y, 12.0)
     log_p += [lgamma(c + a) - lgamma(c + 1) + lgamma(n - c + a) - lgamma(n - c + 1) for c in y]
     p = np.exp(log_p - log_p.max())
     rng = np.random.default_rng(5)
