@@ -20,8 +20,6 @@ from pymc_dp.graphs.values import is_random, known_value
 
 def is_nonnegative(graph: TensorVariable) -> bool:
     """Whether a graph is known to have no negative values, by its ops and its variables."""
-    if graph.owner is not None and isinstance(graph.owner.op, Alloc):
-        return is_nonnegative(graph.owner.inputs[0])  # the value may be repeated many times
     value = known_value(graph, fixed=True)
     if value is not None:
         return bool(np.all(value >= 0))

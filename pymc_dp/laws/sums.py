@@ -36,7 +36,7 @@ from pymc_dp.laws.one_value import (
 from pymc_dp.laws.shown import Shown, confidential, of_weights
 from pymc_dp.laws.sum_law import LAWS, Change, Phase, SumLaw, groups_in_words
 from pymc_dp.mechanisms.release import release_rv
-from pymc_dp.reading.cells import Index, require_numbers
+from pymc_dp.reading.cells import require_numbers
 from pymc_dp.reading.checks import check_transform, require_possible
 from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading, mechanism_of, parents, releases_of
@@ -86,16 +86,6 @@ class Sums:
                 raise
             raise Declined from None  # sums over these records have no law
         return cls(reading, rv, law, parameters, statistics, beside)
-
-    @property
-    def index(self) -> Index:
-        """The places of the records that have a column in the statistics; see `Statistic`."""
-        return self.statistics[0].index
-
-    @property
-    def times(self) -> np.ndarray:
-        """The number of records that each of them stands for."""
-        return self.statistics[0].times
 
     @property
     def releases(self) -> str:

@@ -192,7 +192,7 @@ def parts_of(graph: TensorVariable, index: Index) -> list[Part]:
     n, index = index[0].size, aligned(graph, index)
     if all(graph.type.broadcastable):
         return [Part(np.ones((n, 1)), at_places(graph, index))]
-    value = _public(graph)
+    value = known_value(graph, fixed=True)
     if value is not None:
         return [Part(value[index].astype("float64")[:, None], pt.ones(()))]
     node = graph.owner
@@ -334,7 +334,7 @@ def one_of(entries: Sequence[np.ndarray]) -> np.ndarray:
 def _through(graph: TensorVariable, index: Index) -> list[tuple[TensorVariable, Index]] | None:
     """Return the inputs, and places in them, of entries at some places; None if not known."""
     node = graph.owner
-    if node is None or _public(graph) is not None:
+    if node is None or known_value(graph, fixed=True) is not None:
         return None
     match node.op:
         case Elemwise():
@@ -360,18 +360,6 @@ def _through(graph: TensorVariable, index: Index) -> list[tuple[TensorVariable, 
         case _ if _is_product(graph):
             return []
     return None
-
-
-def _public(graph: TensorVariable) -> np.ndarray | None:
-    """Return the public numbers of a graph; None of what is repeated, perhaps many times."""
-    return None if _is_repeated(graph) else known_value(graph, fixed=True)
-
-
-def _is_repeated(graph: TensorVariable) -> bool:
-    op = graph.owner and graph.owner.op
-    if isinstance(op, Elemwise):
-        return any(map(_is_repeated, graph.owner.inputs))
-    return isinstance(op, Alloc)
 
 
 def _moved(node: Apply, sizes: tuple[int, ...], index: Index) -> Index:

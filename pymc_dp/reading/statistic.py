@@ -106,7 +106,7 @@ class Statistic:
     def factors(self, records: TensorVariable) -> np.ndarray:
         """Return the one weight of all records of each entry; 1 for an entry of no records."""
         weights = self.first_weights
-        if not np.array_equal(np.repeat(weights, self.columns), self.weights.data):
+        if not np.allclose(np.repeat(weights, self.columns), self.weights.data, 1e-12, 0.0):
             raise Declined(
                 f"the release {self.rv.name!r} weighs the records {records.name!r} unequally, and "
                 f"only sums of Normal records have a law then",
@@ -143,7 +143,7 @@ class Statistic:
         for matrix in (self.weights, self.squares):
             of_first = np.zeros(sizes.size)
             of_first[filled] = np.ravel(matrix[filled, records[support.indptr[filled]]])
-            alike &= np.array_equal(np.ravel(matrix[entry, records]), of_first[entry])
+            alike &= np.allclose(np.ravel(matrix[entry, records]), of_first[entry], 1e-12, 0.0)
             numbers.append(of_first)
         weight, square = numbers
         # A variance is (sum of squares - squared sum / n) / (n - 1).
@@ -266,7 +266,7 @@ class _Reader:
         self.release, self.records, self.alike = release, records, alike
         self.entries: dict[int, _Entry] = {}
         self.index, self.times = alike.parts(records)
-        [self.one_each] = alike.written([records], counted=False)
+        self.one_each = alike.written(records)
         self.places = np.arange(self.times.size).reshape(lengths(self.one_each))
         self.stand_ins: dict[int, TensorVariable] = {}
         self.similar: dict[Hashable, _Entry] = {}
@@ -388,7 +388,7 @@ class _Reader:
                     raise Declined(f"`{node.op}` is of all records")
                 groups[self.records] = self.places
                 continue
-            [taken] = self.alike.written([variable], counted=False)
+            taken = self.alike.written(variable)
             numbered = {self.one_each: pt.constant(self.places.astype(variable.dtype))}
             moved = known_value(graph_replace([taken], numbered, strict=False)[0])
             if moved is None:

@@ -52,7 +52,7 @@ class Moments(Family):
 
     def __init__(self, sums):
         super().__init__(sums)
-        rv = self.rv
+        rv, index, times = self.rv, sums.statistics[0].index, sums.statistics[0].times
         groups: dict[bytes, tuple[int, np.ndarray]] = {}
         self.multiples: dict[TensorVariable, Multiples] = {}
         for statistic in sums.statistics:
@@ -70,13 +70,13 @@ class Moments(Family):
             why = f"the groups of the records {rv.name!r} that are released overlap"
             raise Declined(why, near=1)
         columns = np.array([records.size for _, records in groups.values()])
-        self.sizes = np.array([sums.times[records].sum() for _, records in groups.values()])
+        self.sizes = np.array([times[records].sum() for _, records in groups.values()])
         parameters = rv.owner.op.dist_params(rv.owner)
-        if not have_one_law(sums.index, parameters, members, columns):
+        if not have_one_law(index, parameters, members, columns):
             why = f"the records {rv.name!r} of one group have different parameters"
             raise Declined(why, near=1)
         first = members[np.cumsum([0, *columns[:-1]])]
-        self.mean, sigma = (at_records(sums.index, p, first).astype("float64") for p in parameters)
+        self.mean, sigma = (at_records(index, p, first).astype("float64") for p in parameters)
         self.variance = nonnegative(sigma) ** 2
 
     def uses(self, moment: str) -> np.ndarray:

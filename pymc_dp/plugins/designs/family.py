@@ -74,10 +74,10 @@ class Designs(Family):
 
     def statistics(self, change):
         """Keep the coordinates and the residual sums of squares as latent variables."""
-        rv, form = self.rv, self._form()
+        rv, form, index = self.rv, self._form(), self.sums.statistics[0].index
         mu, sigma = (p.astype("float64") for p in rv.owner.op.dist_params(rv.owner))
-        mean = combined(form.rows, mu, self.sums.index)
-        spread = nonnegative(at_records(self.sums.index, sigma, form.record))
+        mean = combined(form.rows, mu, index)
+        spread = nonnegative(at_records(index, sigma, form.record))
         spread = pt.broadcast_to(spread, form.record.shape)
         size = form.part.size + form.alpha.size
         linearised = self._linearised(form, mean, spread) if size <= _MOST_WHITENED_LATENTS else []
@@ -112,8 +112,8 @@ class Designs(Family):
     def _form(self) -> QuadraticForm:
         """Return the releases as functions of u and R."""
         statistics, rv = self.sums.statistics, self.rv
-        index, n = self.sums.index, self.sums.times.size
-        root = sparse.diags_array(np.sqrt(self.sums.times))  # like records are one of this weight
+        index, times, n = statistics[0].index, statistics[0].times, statistics[0].times.size
+        root = sparse.diags_array(np.sqrt(times))  # like records are one of this weight
         mu, sigma = rv.owner.op.dist_params(rv.owner)
         squares = sparse.vstack([s.squares for s in statistics], format="csr")
         # A square of a sum needs the sum as a linear function.
@@ -141,8 +141,7 @@ class Designs(Family):
             rank = basis.shape[1]
             rows += [(order[block], row) for row in basis.T]
             part += [p] * rank
-            records = self.sums.times[order[block]].sum()
-            freedom.append(records - rank if is_squared[p] else 0)
+            freedom.append(times[order[block]].sum() - rank if is_squared[p] else 0)
         q = _matrix(rows, n)
         at_q = sparse.csr_array(linear @ q.T)
         return QuadraticForm(
