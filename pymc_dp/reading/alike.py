@@ -92,14 +92,14 @@ class Alike:
         if isinstance(op, Shape | Shape_i):
             return [with_shapes(out)], None
         inputs, runs = zip(*map(self._of, node.inputs), strict=True)
-        first, run, found = inputs[0], runs[0], {*runs} - {None}
-        pairs = zip(inputs, runs, strict=True)
-        beside = any(r is None and not all(i.type.broadcastable) for i, r in pairs)
+        first, run, pairs = inputs[0], runs[0], zip(inputs, runs, strict=True)
         match op:
-            case _ if not found:
+            case _ if not any(runs):
                 return op.make_node(*inputs).outputs, None
-            case Elemwise() if len(found) == 1 and not beside:
-                return op.make_node(*inputs).outputs, found.pop()
+            case Elemwise():
+                [*found] = {r for i, r in pairs if r or not all(i.type.broadcastable)}
+                if len(found) == 1:  # else other numbers are beside the records, or other records
+                    return op.make_node(*inputs).outputs, found[0]
             case Sum() if out.dtype != "bool":
                 times = np.diff(self._ends(run)).astype(out.dtype)
                 return [op(first.astype(out.dtype) * times)], None
