@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
+from pytensor.tensor.basic import Alloc
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
@@ -68,6 +69,11 @@ class Sums:
             law, parameters = read_law(rv)
         except Declined:
             raise Declined from None  # for another law of `LAWS`
+        # One number for all records is not repeated for each.
+        parameters = [
+            p.owner.inputs[0] if isinstance(p.owner and p.owner.op, Alloc) else p
+            for p in parameters
+        ]
         check_transform(reading.model, rv)
         require_numbers(rv, parameters)
         releases = releases_of(reading.model, [rv])

@@ -84,8 +84,7 @@ class Alike:
         return self.memo.get(graph, (graph, None))
 
     def _ends(self, run: Run) -> list[int]:
-        rv, records = run
-        return sorted(c for c in self.cuts[rv] if records.start <= c <= records.stop)
+        return sorted(c for c in self.cuts[run[0]] if run[1].start <= c <= run[1].stop)
 
     def _node(self, node: Apply) -> tuple[Sequence[Variable], Run | None]:
         op, out = node.op, node.outputs[0]

@@ -27,6 +27,8 @@ _MOST_EXPONENT = 8
 Key = tuple[int, ...]  # a product of base maps, by their numbers
 Terms = dict[Key, Form]
 
+_MOST_PLACED = 20_000_000  # records, each with a number for its place
+
 
 @dataclass
 class Row:
@@ -93,6 +95,8 @@ def times(vector: TensorVariable, weights: np.ndarray) -> TensorVariable:
 
 def whole(n: int) -> Layout:
     """Return the layout of all records in order."""
+    if n > _MOST_PLACED:
+        raise Declined(f"it takes some of {n:,} records by their places, too many to be read so")
     return Layout(np.arange(n), np.zeros(n, dtype=int))
 
 
