@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -59,7 +58,7 @@ class Alike:
     def parts(self, rv: TensorVariable) -> tuple[Index, np.ndarray]:
         """Return the place of the first record of each run, and how many records there are."""
         if rv not in self.cuts:
-            return places(rv), np.ones(math.prod(lengths(rv)), dtype=int)
+            return places(rv), np.ones(lengths(rv), dtype=int).ravel()
         cuts = np.array(sorted(self.cuts[rv]))
         return (cuts[:-1],), np.diff(cuts)
 
@@ -92,13 +91,12 @@ class Alike:
             return [with_shapes(out)], None
         inputs, runs = zip(*map(self._of, node.inputs), strict=True)
         first, run, pairs = inputs[0], runs[0], zip(inputs, runs, strict=True)
+        vectors = {r for i, r in pairs if r or not all(getattr(i.type, "broadcastable", ()))}
         match op:
             case _ if not any(runs):
                 return op.make_node(*inputs).outputs, None
-            case Elemwise():
-                [*found] = {r for i, r in pairs if r or not all(i.type.broadcastable)}
-                if len(found) == 1:  # else other numbers are beside the records, or other records
-                    return op.make_node(*inputs).outputs, found[0]
+            case Elemwise() if len(vectors) == 1:  # no other records or numbers, one for each
+                return op.make_node(*inputs).outputs, vectors.pop()
             case Sum() if out.dtype != "bool":
                 times = np.diff(self._ends(run)).astype(out.dtype)
                 return [op(first.astype(out.dtype) * times)], None
@@ -118,8 +116,7 @@ def _has_one_law(rv: TensorVariable) -> bool:
     """Whether all entries of a variable are records of the same parameters."""
     op = rv.owner.op
     return not getattr(op, "ndim_supp", 1) and all(
-        all(p.type.broadcastable[: p.type.ndim - core])
-        for p, core in zip(op.dist_params(rv.owner), op.ndims_params, strict=True)
+        all(p.type.broadcastable) for p in op.dist_params(rv.owner)
     )
 
 

@@ -1,4 +1,4 @@
-"""Like records are read as one that stands for all: the same densities, at no cost of their number."""
+"""Like records are read as one that stands for all: the same densities, whatever their number."""
 
 import resource
 

@@ -27,8 +27,6 @@ _MOST_EXPONENT = 8
 Key = tuple[int, ...]  # a product of base maps, by their numbers
 Terms = dict[Key, Form]
 
-_MOST_PLACED = 20_000_000  # records, each with a number for its place
-
 
 @dataclass
 class Row:
@@ -95,7 +93,7 @@ def times(vector: TensorVariable, weights: np.ndarray) -> TensorVariable:
 
 def whole(n: int) -> Layout:
     """Return the layout of all records in order."""
-    if n > _MOST_PLACED:
+    if n > 20_000_000:  # they would need the memory
         raise Declined(f"it takes some of {n:,} records by their places, too many to be read so")
     return Layout(np.arange(n), np.zeros(n, dtype=int))
 
