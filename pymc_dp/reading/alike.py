@@ -20,9 +20,11 @@ from pymc_dp.graphs.declined import Declined, once
 from pymc_dp.graphs.linear import linear_map
 from pymc_dp.graphs.shapes import lengths, with_shapes
 from pymc_dp.graphs.substitution import substitute
-from pymc_dp.graphs.values import keeps_values, known_value
+from pymc_dp.graphs.values import known_value
 from pymc_dp.reading.cells import Index, places
 from pymc_dp.reading.model import Reading, release_statistic, releases_of
+
+_FEW = 10_000  # records that are read one by one, which takes no longer
 
 type Run = tuple[TensorVariable, range]  # a variable, and the records of it that a vector is of
 
@@ -30,12 +32,12 @@ type Run = tuple[TensorVariable, range]  # a variable, and the records of it tha
 class Alike:
     """Writes expressions of vectors of records with one record in place of each run of alike ones.
 
-    Records with the same parameters are alike where some expressions take all of them, or slices
-    between which the runs are cut. Variables with other parameters are left as they are.
+    Many records with the same parameters are alike where some expressions take all of them, or
+    slices between which the runs are cut. Other variables are left as they are.
     """
 
     def __init__(self, rvs: Sequence[TensorVariable], releases: Sequence[TensorVariable]):
-        self.cuts = {rv: {0, *lengths(rv)} for rv in rvs if rv.type.ndim == 1 and _has_one_law(rv)}
+        self.cuts = {rv: {0, *lengths(rv)} for rv in rvs if _are_alike(rv)}
         before = -1
         while before < (before := sum(map(len, self.cuts.values()))):
             self.memo: dict[Variable, tuple[Variable, Run | None]] = {
@@ -107,17 +109,15 @@ class Alike:
                     self.cuts[run[0]] |= {taken.start, taken.stop}
                     start, stop = map(self._ends(run).index, (taken.start, taken.stop))
                     return [first[start:stop]], (run[0], taken)
-            case _ if run and keeps_values(op, node.inputs[0]):
-                return [first], run
         raise Declined(f"`{op}` does not treat the records alike")
 
 
-def _has_one_law(rv: TensorVariable) -> bool:
-    """Whether all entries of a variable are records of the same parameters."""
+def _are_alike(rv: TensorVariable) -> bool:
+    """Whether a variable is a vector of many records with the same parameters."""
     op = rv.owner.op
-    return not getattr(op, "ndim_supp", 1) and all(
-        all(p.type.broadcastable) for p in op.dist_params(rv.owner)
-    )
+    if getattr(op, "ndim_supp", 1) or rv.type.ndim != 1 or lengths(rv)[0] <= _FEW:
+        return False
+    return all(all(p.type.broadcastable) for p in op.dist_params(rv.owner))
 
 
 @once
