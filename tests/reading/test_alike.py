@@ -61,7 +61,7 @@ CLIPPED = {
     "clipped slice": lambda x: x.clip(0, 2)[7:].sum(),
 }
 PAIRS = [(law, s) for law in LAWS for s in STATISTICS]
-PAIRS += [("Normal", s) for s in [*OVERLAPS, *SQUARES]] + [("Bernoulli", s) for s in OVERLAPS]
+PAIRS += [("Normal", s) for s in [*OVERLAPS, *SQUARES]] + [("Bernoulli", "total")]
 PAIRS += [(law, s) for law in ("Poisson", "negative binomial") for s in CLIPPED]
 
 
