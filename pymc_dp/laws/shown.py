@@ -61,6 +61,6 @@ def of_multiples(prefix: str, op, sizes: np.ndarray, factor: np.ndarray, constan
 def of_weights(prefix: str, op, sums: Statistic) -> Shown:
     """Show sums of records of a law; weighted sums are shown as released."""
     sizes, factor = sums.sizes, sums.first_weights
-    if not np.allclose(sums.weights.data, np.repeat(factor, sizes), rtol=1e-12, atol=0.0):
+    if not np.allclose(sums.weights.data, np.repeat(factor, sums.columns), rtol=1e-12, atol=0.0):
         return as_released(sums.rv, sizes.size)
     return of_multiples(prefix, op, sizes, factor, sums.offset)

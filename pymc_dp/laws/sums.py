@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.transforms import _default_transform
+from pytensor.tensor.basic import Alloc
 from pytensor.tensor.random.basic import NormalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
@@ -68,6 +69,10 @@ class Sums:
             law, parameters = read_law(rv)
         except Declined:
             raise Declined from None  # for another law of `LAWS`
+        # One number for all records is not repeated for each.
+        for k, p in enumerate(parameters):
+            if isinstance(p.owner and p.owner.op, Alloc):
+                parameters[k] = p.owner.inputs[0]
         check_transform(reading.model, rv)
         require_numbers(rv, parameters)
         releases = releases_of(reading.model, [rv])
@@ -362,7 +367,8 @@ def _weighting(statistic: Statistic) -> str:
     weights, sizes = statistic.weights, statistic.sizes
     if np.allclose(weights.data, 1.0, rtol=1e-12):
         return "sum"
-    if np.allclose(weights.data, np.repeat(1.0 / np.maximum(sizes, 1), sizes), rtol=1e-12):
+    means = np.repeat(1.0 / np.maximum(sizes, 1), statistic.columns)
+    if np.allclose(weights.data, means, rtol=1e-12):
         return "mean"
     return "weighted sum"
 

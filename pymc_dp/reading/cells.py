@@ -72,22 +72,21 @@ def require_numbers(rv: TensorVariable, parameters: Sequence[TensorVariable]) ->
                 )
 
 
-def have_one_law(rv: TensorVariable, parameters: Sequence, members, sizes) -> bool:
+def have_one_law(index: Index, parameters: Sequence, members, sizes) -> bool:
     """Whether parameters agree within groups of `members`, which follow each other by sizes."""
-    cell = cells_of(rv, parameters).of[members]
+    cell = cells_of(index, parameters).of[members]
     first = np.cumsum([0, *sizes[:-1]])[sizes > 0]
     return np.array_equal(np.repeat(cell[first], sizes[sizes > 0]), cell)
 
 
-def at_records(rv: TensorVariable, parameter: TensorVariable, records) -> TensorVariable:
-    """Return a parameter at some records, given by their places in the raveled variable."""
-    index = tuple(place[records] for place in places(rv))
+def at_records(index: Index, parameter: TensorVariable, records) -> TensorVariable:
+    """Return a parameter at some records, given by their numbers among those of an index."""
+    index = tuple(place[records] for place in index)
     return at_places(parameter, aligned(parameter, index))
 
 
-def cells_of(rv: TensorVariable, parameters: Sequence, *weights: sparse.csr_array) -> Cells:
+def cells_of(index: Index, parameters: Sequence, *weights: sparse.csr_array) -> Cells:
     """Return the cells of records with equal parameters, and equal weights if there are any."""
-    index = places(rv)
     keys = [k for p in parameters for k in keys_at(p, index)]
     if weights:
         keys += column_keys(sparse.csc_array(sparse.vstack(weights)))

@@ -21,11 +21,11 @@ from pytensor.tensor.variable import TensorVariable
 from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined, nearest, once
-from pymc_dp.graphs.linear import linear_map
-from pymc_dp.graphs.shapes import known_shape, leaves, lengths, with_shapes
-from pymc_dp.graphs.substitution import computation, substitute
+from pymc_dp.graphs.shapes import leaves, lengths, with_shapes
+from pymc_dp.graphs.substitution import computation
 from pymc_dp.graphs.values import known_value, nearest_rvs, public_data
-from pymc_dp.reading.cells import at_records, have_one_law
+from pymc_dp.reading.alike import Alike, alike
+from pymc_dp.reading.cells import Index, at_records, have_one_law
 from pymc_dp.reading.column_sums import read_sums
 from pymc_dp.reading.model import Reading, release_statistic
 from pymc_dp.reading.sums import is_rowwise
@@ -42,11 +42,13 @@ class Statistic:
     ----------
     rv : the release.
     offset : vector b.
-    weights : sparse W, a row for each entry and a column for each record.
+    weights : sparse W, a row for each entry and a column for each record, or one for like records.
     squares : sparse S.
     squared : vector m; a sum is squared where it is not zero.
     members : sparse M of ones, the records of the squared sums.
     own : whether an entry is about these records, or about others in the same release.
+    index : the places in the variable of the records that have a column.
+    times : the number of records that each of these stands for, all alike.
     """
 
     rv: TensorVariable
@@ -56,6 +58,8 @@ class Statistic:
     squared: np.ndarray
     members: sparse.csr_array
     own: np.ndarray
+    index: Index
+    times: np.ndarray
 
     @property
     def is_linear(self) -> bool:
@@ -77,6 +81,7 @@ class Statistic:
         return (
             self.is_linear
             and weights.shape == (n, n)
+            and (self.times == 1).all()
             and np.array_equal(weights.indptr, np.arange(n + 1))
             and np.array_equal(weights.indices, np.arange(n))
         )
@@ -84,19 +89,24 @@ class Statistic:
     @property
     def sizes(self) -> np.ndarray:
         """The number of records with a weight in each entry."""
+        return self.weights.astype(bool) @ self.times
+
+    @property
+    def columns(self) -> np.ndarray:
+        """The number of weights of each entry: that of its records, unless one stands for many."""
         return np.diff(self.weights.indptr)
 
     @property
     def first_weights(self) -> np.ndarray:
         """The first weight of each entry; 1 for an entry of no records."""
-        weights, some = np.ones(self.sizes.size), self.sizes > 0
+        weights, some = np.ones(self.columns.size), self.columns > 0
         weights[some] = self.weights.data[self.weights.indptr[:-1][some]]
         return weights
 
     def factors(self, records: TensorVariable) -> np.ndarray:
         """Return the one weight of all records of each entry; 1 for an entry of no records."""
         weights = self.first_weights
-        if not np.array_equal(np.repeat(weights, self.sizes), self.weights.data):
+        if not np.allclose(np.repeat(weights, self.columns), self.weights.data, 1e-12, 0.0):
             raise Declined(
                 f"the release {self.rv.name!r} weighs the records {records.name!r} unequally, and "
                 f"only sums of Normal records have a law then",
@@ -106,17 +116,17 @@ class Statistic:
 
     def parameters(self, records: TensorVariable, graphs: Sequence) -> list[TensorVariable]:
         """Return the parameters of each entry's records, which have to agree."""
-        sizes, weights = self.sizes, self.weights
+        sizes, weights = self.columns, self.weights
         record = np.zeros(sizes.size, dtype=np.int64)
         record[sizes > 0] = weights.indices[weights.indptr[:-1][sizes > 0]]
-        if (sizes > 1).any() and not have_one_law(records, graphs, weights.indices, sizes):
+        if (sizes > 1).any() and not have_one_law(self.index, graphs, weights.indices, sizes):
             raise Declined(
                 f"the release {self.rv.name!r} adds records of {records.name!r} with different "
                 f"parameters, where sums need the same. Release sums of records that have the "
                 f"same, or sample with rung='records'",
                 near=1,
             )
-        return [at_records(records, p, record) for p in graphs]
+        return [at_records(self.index, p, record) for p in graphs]
 
     def moments(self) -> np.ndarray:
         """Return each entry's coefficients of 1, and of its records' mean and variance (ddof=1).
@@ -124,15 +134,16 @@ class Statistic:
         There is a row for each entry, which has to treat all of its records alike.
         """
         support = self.support
-        sizes, records = np.diff(support.indptr), support.indices
+        sizes, records = support.astype(bool) @ self.times, support.indices
         if not records.size:
             return np.outer(self.offset, [1.0, 0.0, 0.0])
-        entry, [filled] = np.repeat(np.arange(sizes.size), sizes), np.nonzero(sizes)
+        entry = np.repeat(np.arange(sizes.size), np.diff(support.indptr))
+        [filled] = np.nonzero(sizes)
         numbers, alike = [], True
         for matrix in (self.weights, self.squares):
             of_first = np.zeros(sizes.size)
             of_first[filled] = np.ravel(matrix[filled, records[support.indptr[filled]]])
-            alike &= np.array_equal(np.ravel(matrix[entry, records]), of_first[entry])
+            alike &= np.allclose(np.ravel(matrix[entry, records]), of_first[entry], 1e-12, 0.0)
             numbers.append(of_first)
         weight, square = numbers
         # A variance is (sum of squares - squared sum / n) / (n - 1).
@@ -172,8 +183,9 @@ def read_statistic(
     require_only(release, records, beside)
     statistic, name = release_statistic(release), release.name
     part = records if function is None else function
+    found = alike(reading, records, beside)
     try:
-        weights = linear_map(statistic, part)
+        weights, offset = found.linear(statistic, part, beside)
     except Declined as error:
         parts = leaves(statistic, np.zeros(lengths(statistic)))
         if beside and all(len(nearest_rvs([leaf])) < 2 for leaf, _ in parts):
@@ -183,13 +195,10 @@ def read_statistic(
         if function is not None or beside or not isinstance(records.owner.op, NormalRV):
             raise linear from None
     else:
-        zeros = {v: pt.zeros(known_shape(v), dtype=v.dtype) for v in (part, *beside)}
-        offset = known_value(substitute(statistic, zeros))
         finite = offset is not None and np.all(np.isfinite(weights.data))
         if offset is None or not finite or not np.all(np.isfinite(offset)):
             why = f"the statistic of the release {name!r} has numbers that are not finite"
             raise Declined(why, near=1)
-        weights.eliminate_zeros()
         offset, none = offset.ravel().astype("float64"), sparse.csr_array(weights.shape)
         has_records = np.diff(weights.indptr) > 0
         if not beside:
@@ -199,9 +208,10 @@ def read_statistic(
             shape = lengths(statistic)
             for leaf, entries in leaves(statistic, np.arange(offset.size).reshape(shape)):
                 has_records[entries] |= {*nearest_rvs([leaf])} == {records}
-        return Statistic(release, offset, weights, none, np.zeros(offset.size), none, has_records)
+        squared, columns = np.zeros(offset.size), found.parts(records)
+        return Statistic(release, offset, weights, none, squared, none, has_records, *columns)
     try:
-        return _Reader(release, records).read(with_shapes(statistic))
+        return _Reader(release, records, found).read(with_shapes(statistic))
     except Declined as error:
         squares = Declined(
             f"the release {name!r} is not of the sums and the squares of a group of the records "
@@ -252,12 +262,14 @@ class _Entry:
 class _Reader:
     """Reads a statistic with squares, entry by entry."""
 
-    def __init__(self, release: TensorVariable, records: TensorVariable):
-        self.release, self.records = release, records
+    def __init__(self, release: TensorVariable, records: TensorVariable, alike: Alike):
+        self.release, self.records, self.alike = release, records, alike
         self.entries: dict[int, _Entry] = {}
-        self.places = np.arange(math.prod(lengths(records))).reshape(lengths(records))
+        self.index, self.times = alike.parts(records)
+        self.one_each = alike.written(records)
+        self.places = np.arange(self.times.size).reshape(lengths(self.one_each))
         self.stand_ins: dict[int, TensorVariable] = {}
-        self.alike: dict[Hashable, _Entry] = {}
+        self.similar: dict[Hashable, _Entry] = {}
 
     def read(self, graph: TensorVariable) -> Statistic:
         """Read all entries of a statistic."""
@@ -275,6 +287,8 @@ class _Reader:
             np.array([entry.squared for entry in entries]),
             self._matrix(entries, [float(entry.squared != 0.0) for entry in entries]),
             np.ones(places.size, dtype=bool),
+            self.index,
+            self.times,
         )
 
     def _matrix(self, entries: Sequence[_Entry], values: Sequence) -> sparse.csr_array:
@@ -298,13 +312,13 @@ class _Reader:
         if graph.type.ndim or not replacements or self.records in replacements:
             return self._read_leaf(graph, entries)
         key = computation(*graph_replace([graph], replacements, strict=False), stand_in)
-        if key not in self.alike:
+        if key not in self.similar:
             self._read_leaf(graph, entries)
             entry = self.entries[int(entries)]
             if np.array_equal(entry.records, records) and np.unique(entry.weights).size == 1:
-                self.alike[key] = replace(entry, weights=float(np.ravel(entry.weights)[0]))
+                self.similar[key] = replace(entry, weights=float(np.ravel(entry.weights)[0]))
         else:
-            self.entries[int(entries)] = replace(self.alike[key], records=records)
+            self.entries[int(entries)] = replace(self.similar[key], records=records)
         return None
 
     def _read_leaf(self, graph: TensorVariable, entries: np.ndarray) -> None:
@@ -323,15 +337,11 @@ class _Reader:
     def _linear(self, graph: TensorVariable, entries: np.ndarray, squares: bool) -> None:
         """Read entries that are linear in the records, or in their squares."""
         part = self._squares(graph) if squares else self.records
-        weights = linear_map(graph, part)
-        weights.eliminate_zeros()
-        zero = pt.zeros(lengths(part), dtype=part.dtype)
-        constant = known_value(graph_replace([graph], {part: zero}, strict=False)[0])
+        weights, constant = self.alike.linear(graph, part)
         if constant is None or not np.all(np.isfinite(weights.data)):
             raise Declined("numbers in it are not known")
         if not np.all(np.isfinite(constant)):
             raise Declined("an entry of it is not finite: a mean of no records, say")
-        weights.sort_indices()
         for e, row in enumerate(np.ravel(entries)):
             entry_range = slice(weights.indptr[e], weights.indptr[e + 1])
             records, factors = weights.indices[entry_range], weights.data[entry_range]
@@ -378,9 +388,9 @@ class _Reader:
                     raise Declined(f"`{node.op}` is of all records")
                 groups[self.records] = self.places
                 continue
-            moved = known_value(
-                node.op.make_node(pt.constant(self.places), *node.inputs[1:]).outputs[0]
-            )
+            taken = self.alike.written(variable)
+            numbered = {self.one_each: pt.constant(self.places.astype(variable.dtype))}
+            moved = known_value(graph_replace([taken], numbered, strict=False)[0])
             if moved is None:
                 raise Declined("an index in it is not known")
             groups[variable] = moved
@@ -389,7 +399,8 @@ class _Reader:
             raise Declined("it is of several groups", near=1)
         if np.unique(places[0]).size < places[0].size:
             raise Declined("it takes a record twice")
-        n = places[0].size
+        places = [p.astype("int64") for p in places]
+        n = int(self.times[places[0]].sum())
         if n not in self.stand_ins:
             self.stand_ins[n] = stand_in_records(n, self.records.dtype)
         stand_in = self.stand_ins[n]
@@ -411,7 +422,7 @@ class _Reader:
             self.entries[int(e)] = replace(entry, records=places)
 
     def _quadratic(self, graph, stand_in: TensorVariable, records) -> _Entry:
-        n, y, q, square = records.size, (0,), (1,), (0, 0)
+        n, y, q, square = int(self.times[records].sum()), (0,), (1,), (0, 0)
         if n < 2:
             raise Declined(
                 f"squares and variances are read of n >= 2 records, and a group has {n}. Release "

@@ -11,7 +11,6 @@ import numpy as np
 import pytensor.tensor as pt
 import pytensor.tensor.random.basic as ptr
 from pytensor.tensor.variable import TensorVariable
-from scipy import sparse
 
 from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.registry import ability
@@ -19,7 +18,7 @@ from pymc_dp.graphs.signs import is_nonnegative
 from pymc_dp.laws import is_registered, law_names
 from pymc_dp.laws.one_value import Law
 from pymc_dp.laws.sums import FAMILIES, Entries, Family, Sums
-from pymc_dp.reading.cells import at_records, cells_of, combined, places
+from pymc_dp.reading.cells import Index, at_records, cells_of, combined
 
 
 def law(op, *parameters) -> Law:
@@ -74,12 +73,10 @@ class Closed(Family):
         sizes, factor = statistic.sizes, statistic.factors(rv)
         empty = sizes == 0
         if isinstance(op, ptr.PoissonRV):
-            ones = sparse.csr_array(
-                (np.ones(weights.nnz), weights.indices, weights.indptr), shape=weights.shape
-            )
             [rate] = self.sums.parameters
-            total = combined(ones, rate, places(rv)) + empty
-            of_sum = law(op, possible(rv, rate, total))
+            counts = weights.astype(bool).multiply(1.0 * statistic.times).tocsr()
+            total = combined(counts, rate, statistic.index) + empty
+            of_sum = law(op, possible(statistic.index, rate, total))
             return Entries(of_sum, factor, statistic.offset, empty)
         single = bool((sizes <= 1).all())
         if not single and not is_registered(sum_of, op):
@@ -92,9 +89,9 @@ class Closed(Family):
         return Entries(of_sum, factor, statistic.offset, empty)
 
 
-def possible(rv: TensorVariable, parameter: TensorVariable, total: TensorVariable):
+def possible(index: Index, parameter: TensorVariable, total: TensorVariable):
     """Return a total of parameters, NaN where one is negative: the total may not show it."""
     if is_nonnegative(parameter):
         return total
-    of_cells = at_records(rv, parameter, cells_of(rv, [parameter]).first)
+    of_cells = at_records(index, parameter, cells_of(index, [parameter]).first)
     return pt.switch(pt.all(of_cells >= 0), total, np.nan)

@@ -49,12 +49,13 @@ class Counts(Family):
 
     def __init__(self, sums):
         super().__init__(sums)
-        rv, parameters, statistics = sums.rv, sums.parameters, sums.statistics
-        cells = cells_of(rv, parameters, *(s.weights for s in statistics))
+        parameters, statistics = sums.parameters, sums.statistics
+        cells = cells_of(statistics[0].index, parameters, *(s.weights for s in statistics))
+        sizes = np.bincount(cells.of, statistics[0].times).astype("int64")
         weights = sparse.vstack([s.weights[:, cells.first] for s in statistics])
         [used] = np.nonzero(np.diff(sparse.csc_array(weights).indptr))
-        first, self.sizes = cells.first[used], cells.sizes[used]
-        cell_parameters = (at_records(rv, p, first) for p in parameters)
+        first, self.sizes = cells.first[used], sizes[used]
+        cell_parameters = (at_records(statistics[0].index, p, first) for p in parameters)
         op, numbers = sum_of(sums.law, self.sizes, *cell_parameters)
         vectors = tuple(pt.broadcast_to(p, (self.sizes.size,)) for p in numbers)
         self.law = Law(op, vectors)

@@ -52,7 +52,7 @@ class Moments(Family):
 
     def __init__(self, sums):
         super().__init__(sums)
-        rv = self.rv
+        rv, index, times = self.rv, sums.statistics[0].index, sums.statistics[0].times
         groups: dict[bytes, tuple[int, np.ndarray]] = {}
         self.multiples: dict[TensorVariable, Multiples] = {}
         for statistic in sums.statistics:
@@ -69,13 +69,14 @@ class Moments(Family):
         if np.unique(members).size < members.size:
             why = f"the groups of the records {rv.name!r} that are released overlap"
             raise Declined(why, near=1)
-        self.sizes = np.array([records.size for _, records in groups.values()])
+        columns = np.array([records.size for _, records in groups.values()])
+        self.sizes = np.array([times[records].sum() for _, records in groups.values()])
         parameters = rv.owner.op.dist_params(rv.owner)
-        if not have_one_law(rv, parameters, members, self.sizes):
+        if not have_one_law(index, parameters, members, columns):
             why = f"the records {rv.name!r} of one group have different parameters"
             raise Declined(why, near=1)
-        first = members[np.cumsum([0, *self.sizes[:-1]])]
-        self.mean, sigma = (at_records(rv, p, first).astype("float64") for p in parameters)
+        first = members[np.cumsum([0, *columns[:-1]])]
+        self.mean, sigma = (at_records(index, p, first).astype("float64") for p in parameters)
         self.variance = nonnegative(sigma) ** 2
 
     def uses(self, moment: str) -> np.ndarray:

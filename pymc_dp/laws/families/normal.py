@@ -18,7 +18,7 @@ from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.laws.families.closed import law, possible
 from pymc_dp.laws.moments.normal import normal_release
 from pymc_dp.laws.sums import FAMILIES, Entries, Family, Placed
-from pymc_dp.reading.cells import at_records, cells_of, combined, places
+from pymc_dp.reading.cells import at_records, cells_of, combined
 from pymc_dp.reading.statistic import is_shared
 
 _MOST_JOINT_ENTRIES = 2000  # of one release, whose covariance matrix is dense
@@ -52,11 +52,12 @@ class Normal(Family):
         """See `Family.law_of`."""
         if self.is_joint:
             return None
-        weights, rv, (mu, sigma) = statistic.weights, self.rv, self.sums.parameters
+        index, (mu, sigma) = statistic.index, self.sums.parameters
         empty = statistic.sizes == 0
-        mean = combined(weights, mu, places(rv))
-        squares = sparse.csr_array(weights.multiply(weights))
-        variance = possible(rv, sigma, combined(squares, sigma**2, places(rv)))
+        sums = statistic.weights @ sparse.diags_array(1.0 * statistic.times)
+        mean = combined(sums, mu, index)
+        squares = sparse.csr_array(sums.multiply(statistic.weights))
+        variance = possible(index, sigma, combined(squares, sigma**2, index))
         # An empty sum has variance 0, where the density has no gradient: use 1.
         of_sum = law(self.sums.law, mean, pt.sqrt(variance + empty))
         return Entries(of_sum, np.ones(empty.size), statistic.offset, empty)
@@ -85,21 +86,22 @@ class Normal(Family):
     def _joint(self) -> tuple[TensorVariable, TensorVariable]:
         """Return the mean and a factor of the covariance matrix of the entries of the release."""
         [statistic] = self.sums.statistics
-        rv, weights, (mu, sigma) = self.rv, statistic.weights, self.sums.parameters
+        weights, index, (mu, sigma) = statistic.weights, statistic.index, self.sums.parameters
+        sums = weights @ sparse.diags_array(1.0 * statistic.times)
         entries = weights.shape[0]
         if entries > _MOST_JOINT_ENTRIES:
             raise Declined(
                 f"the release {statistic.rv.name!r} has {entries} entries that use the same "
                 f"records: their covariance matrix is too large"
             )
-        mean = combined(weights, mu, places(rv)) + statistic.offset
-        mean = possible(rv, sigma, mean)
-        cells = cells_of(rv, [sigma])
-        spread = at_records(rv, sigma, cells.first)
+        mean = combined(sums, mu, index) + statistic.offset
+        mean = possible(index, sigma, mean)
+        cells = cells_of(index, [sigma])
+        spread = at_records(index, sigma, cells.first)
         columns = []
         for c in range(cells.sizes.size):
-            cell_weights = weights[:, np.flatnonzero(cells.of == c)]
-            values, vectors = np.linalg.eigh((cell_weights @ cell_weights.T).toarray())
+            own = np.flatnonzero(cells.of == c)
+            values, vectors = np.linalg.eigh((sums[:, own] @ weights[:, own].T).toarray())
             kept = values > 1e-12 * values.max(initial=0.0)
             root = pt.constant(vectors[:, kept] * np.sqrt(values[kept]))
             columns.append(root * (spread[c] if spread.type.ndim else spread))

@@ -41,7 +41,6 @@ from pymc_dp.reading.cells import (
     multiplied,
     partition,
     parts_of,
-    places,
 )
 from pymc_dp.reading.model import mechanism_of
 
@@ -75,10 +74,10 @@ class Designs(Family):
 
     def statistics(self, change):
         """Keep the coordinates and the residual sums of squares as latent variables."""
-        rv, form = self.rv, self._form()
+        rv, form, index = self.rv, self._form(), self.sums.statistics[0].index
         mu, sigma = (p.astype("float64") for p in rv.owner.op.dist_params(rv.owner))
-        mean = combined(form.rows, mu, places(rv))
-        spread = nonnegative(at_records(rv, sigma, form.record))
+        mean = combined(form.rows, mu, index)
+        spread = nonnegative(at_records(index, sigma, form.record))
         spread = pt.broadcast_to(spread, form.record.shape)
         size = form.part.size + form.alpha.size
         linearised = self._linearised(form, mean, spread) if size <= _MOST_WHITENED_LATENTS else []
@@ -113,20 +112,21 @@ class Designs(Family):
     def _form(self) -> QuadraticForm:
         """Return the releases as functions of u and R."""
         statistics, rv = self.sums.statistics, self.rv
-        n = places(rv)[0].size
+        index, times, n = statistics[0].index, statistics[0].times, statistics[0].times.size
+        root = sparse.diags_array(np.sqrt(times))  # like records are one of this weight
         mu, sigma = rv.owner.op.dist_params(rv.owner)
         squares = sparse.vstack([s.squares for s in statistics], format="csr")
         # A square of a sum needs the sum as a linear function.
         forms = [s.weights for s in statistics]
         forms += [s.members[np.flatnonzero(s.squared)] for s in statistics]
-        linear = sparse.vstack(forms, format="csr")
+        linear = sparse.vstack(forms, format="csr") @ root
         offset, squared = (
             np.concatenate(x)
             for x in zip(*((s.offset, s.squared) for s in statistics), strict=True)
         )
-        cells = partition([cells_of(rv, [sigma]).of, *column_keys(sparse.csc_array(squares))], n)
-        columns = [sparse.csr_array(part.columns) for part in parts_of(mu, places(rv))]
-        design = sparse.hstack(columns, format="csr")
+        cells = partition([cells_of(index, [sigma]).of, *column_keys(sparse.csc_array(squares))], n)
+        columns = [sparse.csr_array(part.columns) for part in parts_of(mu, index)]
+        design = root @ sparse.hstack(columns, format="csr")
         order = np.argsort(cells.of, kind="stable")
         ends = np.cumsum(cells.sizes)
         linear_parts, design = linear.tocsc()[:, order], design[order]
@@ -141,11 +141,11 @@ class Designs(Family):
             rank = basis.shape[1]
             rows += [(order[block], row) for row in basis.T]
             part += [p] * rank
-            freedom.append(size - rank if is_squared[p] else 0)
+            freedom.append(times[order[block]].sum() - rank if is_squared[p] else 0)
         q = _matrix(rows, n)
         at_q = sparse.csr_array(linear @ q.T)
         return QuadraticForm(
-            q,
+            q @ root,
             np.array(part, dtype=int),
             cells.first,
             np.array(freedom),
