@@ -175,8 +175,8 @@ def require_entry_each(graph: TensorVariable, rvs: Sequence[TensorVariable]) -> 
             raise Declined(
                 f"several entries share a value of {rv.name!r}, whose shape {known_shape(rv)} is "
                 f"broadcast to {known_shape(graph)}",
-                instead=f"Write {rv.name} with a value for each entry, or sample with "
-                f"rung='records'",
+                instead=f"Sample with rung='records'; or, if each entry has one of its own, make "
+                f"{rv.name} of that shape",
                 near=1,
             )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -286,6 +287,15 @@ def _pair(name: str, value: Any) -> tuple[float, float]:
 # --- Draws and density are compared -------------------------------------------------------------
 
 
+@contextmanager
+def _by_entry(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        first = str(error).partition("\n")[0].rstrip(" .")
+        raise ValueError(f"{what} ended in: {first}. {_BY_ENTRY}") from error
+
+
 def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
     """Refuse functions that contradict each other, at some statistics."""
     z = pt.vector("z")
@@ -293,17 +303,13 @@ def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
         where = f"CustomMechanism: at the statistic {s:g}"
         stated = mechanism._stated("logp", z, pt.constant(s))
         try:
-            drawn = mechanism._functions["random"](
-                np.full(_DRAWS, s), rng=np.random.default_rng(_SEED), size=(_DRAWS,)
-            )
+            with _by_entry(f"{where}, random of {_DRAWS} statistics"):
+                drawn = mechanism._functions["random"](
+                    np.full(_DRAWS, s), rng=np.random.default_rng(_SEED), size=(_DRAWS,)
+                )
         except TypeError as error:
             raise TypeError(
                 f"{where}, random(statistic, rng=rng, size=size) ended in {error}"
-            ) from error
-        except ValueError as error:
-            first = str(error).partition("\n")[0].rstrip(" .")
-            raise ValueError(
-                f"{where}, random of {_DRAWS} statistics ended in: {first}. {_BY_ENTRY}"
             ) from error
         draws = np.asarray(drawn, "float64")
         if draws.shape != (_DRAWS,) or not np.isfinite(draws).all():
@@ -322,20 +328,14 @@ def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:
         if graph.type.ndim != 1:
             raise TypeError(f"{where}, logp of a vector of values is no vector: {graph.type}")
         log_density = pytensor.function([z], graph, mode=PLAIN_MODE)
-        try:
-            log_density(draws)
-        except ValueError as error:
-            first = str(error).partition("\n")[0].rstrip(" .")
-            raise ValueError(
-                f"{where}, logp of {_DRAWS} values ended in: {first}. {_BY_ENTRY}"
-            ) from error
+        with _by_entry(f"{where}, logp of {_DRAWS} values"):
+            log_densities = log_density(draws)
         if len(np.unique(draws)) == 1 and not _is_point(draws[0], log_density, mechanism):
             raise ValueError(
                 f"{where}, all draws are {draws[0]:g}, which logp does not say: they must be "
                 f"independent, one for each entry of `size`. Say tried_at=(...) if the statistic "
                 f"cannot be {s:g}"
             )
-        log_densities = log_density(draws)
         impossible = ~(log_densities > -np.inf)
         if np.any(impossible):
             bad = draws[impossible][0]

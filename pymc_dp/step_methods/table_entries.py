@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -27,12 +28,19 @@ from pymc_dp.laws.count_sums import COUNT_LAWS
 from pymc_dp.mechanisms.release import PrivateReleaseRV
 from pymc_dp.reading.checks import leaves_gaps
 from pymc_dp.reading.counts import MOST_APART, possible_counts
-from pymc_dp.reading.model import Reading, children, release_statistic, releases_of
+from pymc_dp.reading.model import (
+    Reading,
+    children,
+    mechanism_of,
+    release_statistic,
+    releases_of,
+)
 from pymc_dp.step_methods.registry import accepted
 
 # Counts with a total: no step moves one of them alone.
 WITH_TOTAL = MultinomialRV | DirichletMultinomialRV
 _ELSE = ". Write RecordMetropolis"  # where a table has no draw
+_PINNED = 0.1  # scale of noise that hides no count
 _MAX_OVERLAPPING_CELLS = 400  # cells of a table whose entries overlap
 
 
@@ -67,7 +75,9 @@ def _cell_entries(
     parts, broken, constants = [], [], []
     pairs, large = zip(releases, maps, strict=True), size > _MAX_OVERLAPPING_CELLS
     several = [release.name for release, slopes in pairs if (np.diff(slopes.indptr) > 1).any()]
-    overlap = bool(several or not large) and _overlap(maps)
+    overlap = bool(several or not large) and (
+        _overlap(maps) or (not large and any(starmap(_pins, zip(releases, maps, strict=True))))
+    )
     tree = not overlap and is_by_cell(maps)
     if several and not tree and large:
         raise Declined(
@@ -268,6 +278,18 @@ def _overlap(maps: Sequence[csc_array]) -> bool:
     inside = csr_array(vstack(maps)).astype(bool).astype("float64")
     sizes, both = np.diff(inside.indptr), coo_array(inside @ inside.T)
     return bool((both.data < np.minimum(sizes[both.row], sizes[both.col])).any())
+
+
+def _pins(release: TensorVariable, slopes: csc_array) -> bool:
+    """Whether a sum of several cells with unequal weights has noise far below one count.
+
+    Pairs of cells cannot keep such a sum.
+    """
+    rows, mechanism = csr_array(slopes), mechanism_of(release)
+    scales = [known_value(p) for p in mechanism.parameters]
+    return any(np.ptp(rows.data[a:b]) > 0.0 for a, b in pairwise(rows.indptr) if b > a) and all(
+        s is not None and (s < _PINNED).all() for s in scales
+    )
 
 
 def is_by_cell(maps: Sequence[csc_array]) -> bool:

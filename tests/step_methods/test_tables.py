@@ -277,6 +277,21 @@ def test_against_all_states(build):
     values_follow(drawn, states, weight)
 
 
+def test_exact_sums_with_weights_leave_a_table_free():
+    """Of four counts with 2 in all, and 5 weighted by 1 to 4, there are two tables."""
+    with pm.Model() as model:
+        c = pm.Poisson("c", [2.0, 1.0, 1.0, 2.0], initval=[1, 0, 0, 1])
+        dp.PrivateObservation("z", c, LAPLACE, observed=np.full(4, 0.5))
+        sums = pt.dot([[1, 1, 1, 1], [1, 2, 3, 4]], c)
+        dp.PrivateObservation("e", sums, dp.LaplaceMechanism(1e-3), observed=[2, 5])
+    step, point, outer = step_of(TableGibbs, model, "c"), model.initial_point(), []
+    for _ in range(2_000):
+        point, _ = step.step(point)
+        outer.append(point["c"][0])
+        assert tuple(point["c"]) in {(1, 0, 0, 1), (0, 1, 1, 0)}
+    assert np.mean(outer) == pytest.approx(4.0 / 5.0, abs=0.05)
+
+
 @pytest.mark.parametrize("law", ["Poisson", "Binomial"])
 @pytest.mark.parametrize("build", [sum_and_scalar, in_one_entry, by_two_releases])
 def test_records_and_a_scalar_have_one_step(build, law, monkeypatch):

@@ -56,6 +56,18 @@ def _log_mixing(rng, c, a, concave):
     return -math.log1p(y / x) if x > 0.0 else _TINY_LOG
 
 
+@jit
+def log_prior(counts, weights, integrated):
+    """Return the log probability of a table, up to a constant of its total."""
+    prior = 0.0
+    for c, w in zip(counts, weights):  # noqa: B905
+        if integrated:
+            prior += log_rising(c, w)
+        elif c > 0.0:
+            prior += c * math.log(w) - math.lgamma(c + 1.0) if w > 0.0 else -math.inf
+    return prior
+
+
 def make_table_draw(log_eta: Callable) -> Callable:
     """Return the function that draws a table from all of its states, where moves leave gaps.
 
@@ -75,15 +87,8 @@ def make_table_draw(log_eta: Callable) -> Callable:
         rows = np.empty(0, dtype=np.int64)
         values = np.empty(states.shape[0])
         for i in range(values.size):
-            prior = 0.0
-            for j in range(counts.size):
-                c, w = states[i, j], weights[j]
-                if integrated:
-                    prior += log_rising(c, w)
-                elif c > 0.0:
-                    prior += c * math.log(w) - math.lgamma(c + 1.0) if w > 0.0 else -math.inf
-            values[i] = prior
-            if prior > -math.inf:
+            values[i] = log_prior(states[i], weights, integrated)
+            if values[i] > -math.inf:
                 values[i] += log_eta(states[i], rows, *data)
         drawn = draw_listed(rng, values)
         if drawn < 0:
@@ -262,16 +267,9 @@ def make_table_sweep(log_eta: Callable, directions: np.ndarray = NO_DIRECTIONS) 
         start = counts.copy()
         values = np.empty(int(high - low) + 1)
         for c in range(values.size):
-            prior = 0.0
-            for i in range(counts.size):
-                counts[i] = start[i] + (low + c) * direction[i]
-                if direction[i] != 0.0 and integrated:
-                    prior += log_rising(counts[i], weights[i])
-                elif direction[i] != 0.0 and counts[i] > 0.0:
-                    log_weight = math.log(weights[i]) if weights[i] > 0.0 else -math.inf
-                    prior += counts[i] * log_weight - math.lgamma(counts[i] + 1.0)
-            values[c] = prior
-            if prior > -math.inf:
+            counts[:] = start + (low + c) * direction
+            values[c] = log_prior(counts, weights, integrated)
+            if values[c] > -math.inf:
                 values[c] += log_eta(counts, rows, *data)
         drawn = draw_listed(rng, values)
         counts[:] = start + (low + drawn if drawn >= 0 else 0.0) * direction
