@@ -549,7 +549,7 @@ def wobbly():
         (build, {"draws": 5}, "draws=5: too few"),
         (build, {"chains": 0}, "chains=0"),
         (build, {"truth": {"nu": 1.0}}, "truth: the model has no free variable 'nu'"),
-        (build, {"var_names": ["nu"]}, "var_names: the posterior cannot have 'nu'"),
+        (build, {"var_names": ["nu"]}, "var_names: the model has no 'nu'"),
         (build, {"thin": 2, "sampler": {"rung": "marginal"}}, "thin= is for compiled kernels"),
         (
             build,
