@@ -243,14 +243,11 @@ def core_op(op: Op) -> Op:
 
 
 def uncast(graph: TensorVariable) -> TensorVariable:
-    """Return what has the same values behind casts; integers are taken to fit, see `read_cast`."""
-    while graph.owner and graph.owner.inputs:
-        op, operand = getattr(graph.owner.op, "scalar_op", graph.owner.op), graph.owner.inputs[0]
-        fits = isinstance(op, ps.Cast) and np.dtype(op.o_type.dtype).kind in "iu"
-        fits = fits and np.dtype(operand.type.dtype).kind in "iu"
-        if not (fits or keeps_values(op, operand)):
-            break
-        graph = operand
+    """Return what has the same values behind casts and other ops that change none."""
+    while (
+        graph.owner and graph.owner.inputs and keeps_values(graph.owner.op, graph.owner.inputs[0])
+    ):
+        graph = graph.owner.inputs[0]
     return graph
 
 
