@@ -96,6 +96,11 @@ def nearest(reasons: Iterable[Exception]) -> Declined:
     return max(refusals, key=lambda reason: reason.near, default=Declined())
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error, or its name where it has no text, without a full stop."""
+    return (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(" .")
+
+
 class Unrelated(Declined):
     """An expression that pairs each record with every other."""
 

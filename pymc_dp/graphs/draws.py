@@ -25,7 +25,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
-from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.declined import Declined, first_line
 from pymc_dp.graphs.values import PLAIN_MODE, nearest_rvs
 from pymc_dp.kernels.deferred import deferring
 
@@ -38,8 +38,9 @@ def draws_stay(missing: str) -> Iterator[None]:
     try:
         yield
     except Exception as why:  # whatever it is, the draws are worth more
-        first = (str(why).strip() or type(why).__name__).partition("\n")[0].rstrip(" .")
-        _log.warning("Missing in the result: %s. %s. All draws are returned", missing, first)
+        _log.warning(
+            "Missing in the result: %s. %s. All draws are returned", missing, first_line(why)
+        )
 
 
 class _Untraced(list):

@@ -70,9 +70,10 @@ class Sums:
         except Declined:
             raise Declined from None  # for another law of `LAWS`
         # One number for all records is not repeated for each.
-        for k, p in enumerate(parameters):
-            if isinstance(p.owner and p.owner.op, Alloc):
-                parameters[k] = p.owner.inputs[0]
+        parameters = [
+            p.owner.inputs[0] if isinstance(p.owner and p.owner.op, Alloc) else p
+            for p in parameters
+        ]
         check_transform(reading.model, rv)
         require_numbers(rv, parameters)
         releases = releases_of(reading.model, [rv])

@@ -14,6 +14,7 @@ import pytensor.tensor as pt
 import scipy
 from pytensor.graph.traversal import ancestors
 
+from pymc_dp.graphs.declined import first_line
 from pymc_dp.graphs.values import PLAIN_MODE, known_value, nearest_rvs
 from pymc_dp.mechanisms.arguments import as_float, as_parameter, nan_outside_unit
 from pymc_dp.mechanisms.base import Mechanism
@@ -292,8 +293,7 @@ def _by_entry(what: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        first = str(error).partition("\n")[0].rstrip(" .")
-        raise ValueError(f"{what} ended in: {first}. {_BY_ENTRY}") from error
+        raise ValueError(f"{what} ended in: {first_line(error)}. {_BY_ENTRY}") from error
 
 
 def _compare(mechanism: CustomMechanism, statistics: list[float]) -> None:

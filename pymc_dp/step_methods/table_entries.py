@@ -73,10 +73,10 @@ def _cell_entries(
     rv, zeros = rvs[0], empty_counts(rvs)
     size, offset = sum(math.prod(counts_shape(v)) for v in rvs), 0
     parts, broken, constants = [], [], []
-    pairs, large = zip(releases, maps, strict=True), size > _MAX_OVERLAPPING_CELLS
+    pairs, large = [*zip(releases, maps, strict=True)], size > _MAX_OVERLAPPING_CELLS
     several = [release.name for release, slopes in pairs if (np.diff(slopes.indptr) > 1).any()]
     overlap = bool(several or not large) and (
-        _overlap(maps) or (not large and any(starmap(_pins, zip(releases, maps, strict=True))))
+        _overlap(maps) or (not large and any(starmap(_pins, pairs)))
     )
     tree = not overlap and is_by_cell(maps)
     if several and not tree and large:
@@ -86,7 +86,7 @@ def _cell_entries(
             f"itself and the others are a tree. Make these several releases, or write "
             f"RecordMetropolis"
         )
-    for release, slopes in zip(releases, maps, strict=True):
+    for release, slopes in pairs:
         statistic = release_statistic(release)
         cell = np.repeat(np.arange(size), np.diff(slopes.indptr))
         where, weight = slopes.indices.astype("int64"), slopes.data

@@ -338,8 +338,6 @@ def sample(reading: Reading, *, tune: int = 1000, **kwargs: Any) -> DataTree:
         raise ValueError(
             f"tune={tune}: the chain has to learn the sizes of its steps; write tune=500"
         )
-    point = start(chain.kernel, np.random.default_rng(0))  # compiles the kernel
-    chain.advance(np.random.default_rng(0), (*point, proposal_shape(chain.kernel, point[0])), 1)
     return run(reading, "exact regression", chain, "trajectories", tune=tune, **kwargs)
 
 

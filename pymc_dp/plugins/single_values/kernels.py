@@ -95,7 +95,7 @@ def make_walk(
         `slopes`. Once the sum reaches `goal` it returns the panel, and how much of it is below the
         goal; NaN where the number of panels is too large. `floor` is a lower bound of the sum.
     """
-    add = _make_state(n_slopes)
+    add, has_steps = _make_state(n_slopes), edges is not _no_edges
 
     @part
     def once(knots, args, state, slopes, floor, goal, cutting):
@@ -169,8 +169,10 @@ def make_walk(
     @part
     def walk(knots, args, state, slopes, floor, goal):
         before, slopes_before = state.copy(), slopes.copy()
-        found = once(knots, args, state, slopes, floor, goal, True)
-        if math.isnan(found[0]):  # steps that are so many are narrow: the rules see through them
+        found = once(knots, args, state, slopes, floor, goal, has_steps)
+        if has_steps and math.isnan(
+            found[0]
+        ):  # steps that are so many are narrow: the rules see through them
             state[:], slopes[:] = before, slopes_before
             found = once(knots, args, state, slopes, floor, goal, False)
         return found

@@ -23,6 +23,7 @@ from pymc_dp.reading.sums.forms import Form, Scalars, added, node, refusal
 
 _MOST_ROW_TERMS = 64
 _MOST_EXPONENT = 8
+_MOST_PLACED = 20_000_000  # records, whose places have to fit into the memory
 
 Key = tuple[int, ...]  # a product of base maps, by their numbers
 Terms = dict[Key, Form]
@@ -93,7 +94,7 @@ def times(vector: TensorVariable, weights: np.ndarray) -> TensorVariable:
 
 def whole(n: int) -> Layout:
     """Return the layout of all records in order."""
-    if n > 20_000_000:  # they would need the memory
+    if n > _MOST_PLACED:
         raise Declined(f"it takes some of {n:,} records by their places, too many to be read so")
     return Layout(np.arange(n), np.zeros(n, dtype=int))
 
