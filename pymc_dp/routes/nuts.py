@@ -10,11 +10,15 @@ from functools import partial
 import numpy as np
 import pymc as pm
 from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
+from pytensor.graph.traversal import ancestors
+from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.variable import TensorVariable
 from xarray import DataTree
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.draws import draws_stay, each_draw
+from pymc_dp.graphs.draws import draws_stay, each_draw, with_deterministics
 from pymc_dp.graphs.shapes import known_shape, lengths
 from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.ladder.collapse import LEFT_OUT, collapsed, left_out, try_densities
@@ -42,6 +46,7 @@ _log = logging.getLogger("pymc.dp")
 # noise, or of how many records there are.
 _ACCEPT, _PLAIN = 0.9, 0.8
 _MARGINAL, _STATISTICS = "NUTS on the marginal", "NUTS on the statistics"
+_CHECKS = CheckAndRaise, Subtensor, AdvancedSubtensor
 _CHECKED = 50  # draws of a chain at which omitted terms of the density are computed
 
 
@@ -107,13 +112,27 @@ def _sample(reading: Reading, target: Reading, correlated: bool = False, **kwarg
             "The variables stay as they are written; NUTS moves %s in other coordinates that suit "
             "the data, see %s", names, where,
         )  # fmt: skip
+    late = [] if kwargs.get("var_names") else [d for d in model.deterministics if _may_raise(d)]
+    if late:
+        kwargs["var_names"] = [v.name for v in model.unobserved_RVs if v not in late]
     tree = sample_nuts(
         model, usual_accept=_accept(reading, target), correlated=correlated, **kwargs
     )
     if isinstance(tree, DataTree):  # not with return_inferencedata=False
+        if late:
+            posterior = tree["posterior"].to_dataset()
+            tree["posterior"] = DataTree(with_deterministics(posterior, model, late))
         with draws_stay("a check of the terms that the density leaves out"):
             _check_left_out(target.model, tree)
     return tree
+
+
+def _may_raise(deterministic: TensorVariable) -> bool:
+    """Whether an expression checks variables: an error in one draw ends nutpie, and PyMC's NUTS."""
+    return any(
+        v.owner and isinstance(v.owner.op, _CHECKS) and nearest_rvs(v.owner.inputs[1:])
+        for v in ancestors([deterministic], blockers=nearest_rvs([deterministic]))
+    )
 
 
 def _accept(reading: Reading, target: Reading) -> float:
