@@ -13,6 +13,7 @@ from pymc_dp.distributions import (
     Skellam,
     TruncatedGammaMixture,
 )
+from pymc_dp.ladder.check import check
 from pymc_dp.ladder.collapse import collapse
 from pymc_dp.ladder.recover import predict_records, recover
 from pymc_dp.ladder.rubin import rubin
@@ -114,6 +115,7 @@ __all__ = [
     "TulapMechanism",
     "TwoSidedGibbs",
     "UniformMechanism",
+    "check",
     "collapse",
     "decorrelate",
     "explain",

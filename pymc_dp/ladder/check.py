@@ -1,0 +1,442 @@
+"""`check`: densities with integrated records, beside Monte Carlo over the model as it is written.
+
+Nothing of the laws is used for the second: records are drawn by PyMC, statistics are evaluated as
+they are written, and the density of the noise is averaged over them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.mixture import MixtureRV
+from pymc.logprob.utils import ParameterValueError
+from pymc.util import get_random_generator
+from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+from scipy.special import logsumexp
+
+from pymc_dp.graphs.declined import Declined
+from pymc_dp.graphs.draws import compile_draws
+from pymc_dp.graphs.shapes import known_shape
+from pymc_dp.graphs.stages import Stages, stage
+from pymc_dp.graphs.values import is_random, nearest_rvs, plain_function
+from pymc_dp.ladder.collapse import collapsed
+from pymc_dp.laws.integrated import all_releases
+from pymc_dp.mechanisms.release import release_rv
+from pymc_dp.reading.frozen import read
+from pymc_dp.reading.model import Reading, privatized
+
+_BLOCKS, _FIRST = 20, 50  # whose differences give the errors; draws of a block at first
+_MOST = 0.02  # share of a mean that one draw may have, or its error is not known
+_ENTRIES, _LARGEST = 4_000_000, 10_000_000  # records that are drawn at a time; that can be drawn
+_NEAR = 24  # simulated releases, in whose mean narrow noise is wide
+_TRIED, _LOOK = 200, 3.0  # draws of the prior, of which points are taken by density; seconds
+_PRECISE, _TELLS, _SIGMAS = 0.01, 0.25, 5.0  # an error that is enough, that tells; its multiple
+_ROUNDING = 1e-6
+_UNITS, _OTHERS = 2_000, 8  # records one of which is changed at a time, and how often
+
+
+@dataclass(frozen=True)
+class Check:
+    """What `check` found; printed, it says so in words.
+
+    Attributes
+    ----------
+    agrees : bool or None
+        Whether the densities agree; None if that cannot be told.
+    table : pandas.DataFrame
+        A row for each point: ``log_density`` of the package, ``monte_carlo``, their ``difference``
+        and its standard ``error``, and ``compared``, the releases as they were "published" or
+        "simulated" ones near them. The points are in columns named after the parameters.
+    text : str
+        What is said.
+    """
+
+    agrees: bool | None
+    table: pd.DataFrame
+    text: str
+
+    def __repr__(self) -> str:
+        """Return what was found, in words."""
+        return self.text
+
+
+def check(
+    model: pm.Model | None = None,
+    idata: Any = None,
+    *,
+    points: int = 4,
+    seconds: float = 20.0,
+    random_seed: Any = None,
+    progressbar: bool = True,
+) -> Check:
+    r"""Compare the density that is sampled with brute force on the model as it is written.
+
+    The log density of all releases given the parameters, in which `collapse` has integrated the
+    records out, is compared at some points with
+
+    .. math:: \log \frac{1}{S} \sum_{s=1}^S \eta(z \mid T(x_s)), \quad x_s \sim p(x \mid \theta),
+
+    for records drawn by PyMC. Parts of the releases that use no record in common are averaged by
+    themselves. Where the noise is so narrow beside the spread of the statistic that few of the
+    draws count, the mean of the density over 24 releases that are simulated at the points is
+    compared in place of that of the published one.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        A model with `PrivateObservation` releases; the one of the context if None.
+    idata : DataTree, optional
+        Draws of the posterior, of which points are taken at equal distances. Without them points
+        are drawn from the prior with the density as weights.
+    points : int
+        Number of points.
+    seconds : float
+        Time for the draws of the records.
+    random_seed : int or Generator, optional
+    progressbar : bool
+        Whether a line shows what is done.
+
+    Returns
+    -------
+    Check
+        Printed it says "agrees within .02", "differs by 1.3 (error .1) at ..." or "cannot tell".
+
+    Raises
+    ------
+    ValueError, NotImplementedError
+        There is no release with a value, or more than 10 million records. Records cannot be
+        integrated out: `sample` then moves them as they are written, and there is nothing to
+        compare.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_dp as dp
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu", 30, 20)
+    ...     lead = pm.Normal("lead", mu, 17, shape=43)
+    ...     z = dp.PrivateObservation("z", lead.mean(), dp.LaplaceMechanism(9.3), observed=34.3)
+    >>> dp.check(model, random_seed=1)  # doctest: +SKIP
+    agrees within 0.012: ...
+    """
+    reading = read(model, "dp.check(model)")
+    with Stages(progressbar=progressbar, quiet=False):
+        stage("Integrating out")
+        ours = _integrated(reading)
+        names = [rv.name for rv in ours.free_RVs if rv.name in reading.model.named_vars]
+        rng = get_random_generator(random_seed)
+        density = Releases(ours, names, written=False)
+        written = Releases(reading.model, names, written=True)
+        observed = written.observed()
+        at = _points(reading.model, density, names, observed, idata, points, rng)
+        for compared in ("published", "simulated"):
+            values = [observed] if compared == "published" else written.simulated(at, rng, _NEAR)
+            rows = []
+            for i, point in enumerate(at):
+                stage(f"Drawing records at point {i + 1} of {len(at)}, {compared} releases")
+                limit = seconds / 2 / len(at)
+                truth, error = written.log_density(point, values, rng, limit)
+                own, own_error = density.log_density(point, values, rng, limit)
+                rows.append((own, truth, own - truth, np.hypot(error, own_error)))
+            found = _found(names, at, rows, compared)
+            if found.agrees is not None:
+                break
+    return found
+
+
+def _integrated(reading: Reading) -> pm.Model:
+    """Return the model whose density is sampled: of parameters alone, or of few statistics."""
+    observed = reading.model.observed_RVs
+    if not privatized(reading) and any(hasattr(rv.tag, "dp_statistic") for rv in observed):
+        return reading.model
+    try:
+        return collapsed(reading, "marginal").model
+    except (Declined, NotImplementedError, ValueError) as why:
+        with suppress(Declined, NotImplementedError, ValueError):
+            return collapsed(reading, "statistics").model
+        raise why
+
+
+class Releases:
+    """The density of the releases of a model given some variables, over draws of all others.
+
+    With `written`, that of values whose law was integrated out at once is of what was written.
+    """
+
+    def __init__(self, model: pm.Model, names: Sequence[str], *, written: bool):
+        self.rvs = [rv for rv in all_releases(model) if rv in model.observed_RVs]
+        self._values = [model.rvs_to_values[rv] for rv in self.rvs]
+        self._given = given = [model[name] for name in names]
+        released = [_as_written(rv) if written else rv for rv in self.rvs]
+        tensors = [[v for v in rv.owner.inputs if not isinstance(v.type, RandomType)]
+                   for rv in released]  # fmt: skip
+        self._inputs = list(dict.fromkeys(v for own in tensors for v in own))
+        self._drawn = [v for v in nearest_rvs(self._inputs) if v not in given]
+        self.is_drawn = bool(self._drawn)
+        random = filter(is_random, ancestors(self._inputs, blockers=given))
+        self._size = sum(math.prod(n or 1 for n in known_shape(v)) for v in random)
+        if self._size > _LARGEST:
+            raise ValueError(
+                f"{self._size:,} records are too many to be drawn again and again: check the model "
+                f"with fewer"
+            )
+        self._released: list[TensorVariable] = released
+        self._parts: list[np.ndarray] = []
+        self._logs = self._density(released, self._inputs)
+        self._fixed = plain_function(given, self._inputs)
+        if self.is_drawn:
+            self._of_drawn = _vectorized([*given, *self._drawn], self._inputs, plain_function)
+            self._draw = self._drawing()
+
+    def _drawing(self) -> Callable:
+        """Return the function of a point and a number that draws what the releases are made of."""
+        outputs = [*self._inputs, *self._drawn]
+        inputs = dict.fromkeys(self._given)
+        for rv in filter(is_random, ancestors(outputs, blockers=self._given)):
+            # What depends on nothing that is given would be drawn once for all.
+            if rv not in inputs and inputs.keys().isdisjoint(ancestors(rv.owner.inputs)):
+                inputs |= {
+                    next(v for v in rv.owner.inputs[::-1] if isinstance(v, TensorVariable)): 0
+                }
+        others = plain_function([], [v for v in inputs if v not in self._given])()
+        generators: list = []
+
+        def compiled(*graphs):
+            function, own = compile_draws(*graphs)
+            generators.extend(own)
+            return function
+
+        function = _vectorized([*inputs], outputs, compiled)
+
+        def draw(rng, point, count):
+            _seed(generators, rng)
+            rows = [np.broadcast_to(v, (count, *np.shape(v))) for v in [*point, *others]]
+            found = function(*rows)
+            return found[: len(self._inputs)], found[len(self._inputs) :]
+
+        return draw
+
+    def simulated(self, points, rng: np.random.Generator, count: int) -> list[list[np.ndarray]]:
+        """Return releases that are simulated at points in turn."""
+        function, generators = compile_draws(self._given, self._released)
+        _seed(generators, rng)
+        return [function(*points[i % len(points)]) for i in range(count)]
+
+    def _density(self, released, inputs) -> Callable:
+        fresh, values = [v.type() for v in inputs], [rv.type() for rv in released]
+        replaced = dict(zip(inputs, fresh, strict=True))
+        logs = []
+        for rv, value in zip(released, values, strict=True):
+            again = rv.owner.clone_with_new_inputs([replaced.get(v, v) for v in rv.owner.inputs])
+            own = again.outputs[rv.owner.outputs.index(rv)]
+            logs.append(pm.logp(own, value).ravel().astype("float64"))
+        total = pt.concatenate(logs)
+        if self.is_drawn:
+            batch = {v: _many(v) for v in fresh}
+            total, fresh = vectorize_graph(total, batch), list(batch.values())
+        return plain_function([*fresh, *values], total)
+
+    def observed(self) -> list[np.ndarray]:
+        """Return the published values."""
+        return [np.asarray(v.eval()) for v in self._values]
+
+    def logs(self, inputs: Sequence[np.ndarray], value: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the log densities of all entries, a row for each draw of the inputs."""
+        with np.errstate(all="ignore"):
+            return np.asarray(self._logs(*inputs, *value))
+
+    def log_density(self, point, values, rng, seconds: float) -> tuple[float, float]:
+        """Return the log of the mean density of values, and its standard error."""
+        if not self.is_drawn:
+            fixed = self._fixed(*point)
+            try:
+                own = [self.logs(fixed, value).sum() for value in values]
+            except ParameterValueError:
+                return -np.inf, 0.0
+            return float(logsumexp(own) - np.log(len(own))), 0.0
+        if not self._parts:
+            self._parts = self._find_parts(point, values[0], rng)
+        began, size, count = time.perf_counter(), self._most(_FIRST), 0
+        blocks = np.full((_BLOCKS, len(values), len(self._parts)), -np.inf)
+        largest = blocks[0].copy()
+        while True:
+            batch, _ = self._draw(rng, point, _BLOCKS * size)
+            for k, value in enumerate(values):
+                logs = np.nan_to_num(self.logs(batch, value), nan=-np.inf)
+                for j, part in enumerate(self._parts):
+                    own = logs[:, part].sum(axis=1)
+                    largest[k, j] = max(largest[k, j], own.max())
+                    of_blocks = logsumexp(own.reshape(_BLOCKS, size), axis=1)
+                    blocks[:, k, j] = np.logaddexp(blocks[:, k, j], of_blocks)
+            count += size
+            found, error = _jackknife(blocks - np.log(count))
+            shares = logsumexp(largest, axis=0) - logsumexp(blocks, axis=(0, 1))
+            if not np.all(shares < np.log(_MOST)):
+                error = np.inf
+            if error < _PRECISE or time.perf_counter() - began > seconds:
+                return found, error
+            size = self._most(2 * size)
+
+    def _most(self, size: int) -> int:
+        """Return a number of draws of each block that memory has room for."""
+        return max(1, min(size, _ENTRIES // (_BLOCKS * self._size)))
+
+    def _find_parts(self, point, value, rng) -> list[np.ndarray]:
+        """Return sets of entries that no record is common to, by changing one after the other."""
+        inputs, drawn = self._draw(rng, point, _BLOCKS * self._most(_FIRST))
+        logs = self.logs(inputs, value)
+        width, start = logs.shape[1], int(np.argmax(np.isfinite(logs).sum(axis=1)))
+        first = [x[start] for x in drawn]
+        alone = all(_independent(v, self._given) for v in self._drawn)
+        if width == 1 or not alone or sum(map(np.size, first)) > _UNITS:
+            return [np.arange(width)]
+        parts = list(np.eye(width, dtype=bool))
+        for i, x in enumerate(first):
+            for unit in np.ndindex(x.shape):
+                others = [x[unit], *drawn[i][(slice(_OTHERS), *unit)]]
+                rows = [np.broadcast_to(v, (len(others), *v.shape)) for v in [*point, *first]]
+                rows[len(point) + i] = changed = rows[len(point) + i].copy()
+                changed[(slice(None), *unit)] = others
+                found = self.logs(self._of_drawn(*rows), value)
+                used = (found != found[0]).any(axis=0)
+                together = [p for p in parts if (p & used).any()]
+                if len(together) > 1:
+                    parts = [p for p in parts if not (p & used).any()]
+                    parts.append(np.any(together, axis=0))
+        return [np.flatnonzero(p) for p in parts]
+
+
+def _seed(generators, rng: np.random.Generator) -> None:
+    for generator in generators:
+        generator.set_value(np.random.default_rng(rng.integers(2**63)))
+
+
+def _vectorized(inputs, outputs, compiled: Callable) -> Callable:
+    """Return a function of many values of all inputs, along a first axis that outputs have, too."""
+    batch = {v: _many(v) for v in inputs}
+    try:
+        function = compiled([*batch.values()], vectorize_graph(outputs, batch))
+    except NotImplementedError:  # one after the other
+        one = compiled(inputs, outputs)
+
+        def function(*rows):
+            found = [one(*row) for row in zip(*rows, strict=True)]
+            return [np.stack(column) for column in zip(*found, strict=True)]
+
+    def of_many(*rows):
+        return [
+            x if x.ndim > v.type.ndim else np.broadcast_to(x, (len(rows[0]), *x.shape))
+            for x, v in zip(function(*rows), outputs, strict=True)
+        ]
+
+    return of_many
+
+
+def _many(v: TensorVariable) -> TensorVariable:
+    """Return a variable like many of another, along a first axis."""
+    return pt.TensorType(v.dtype, (None, *v.type.shape))()
+
+
+def _found(names, points, rows, compared: str) -> Check:
+    """Return what was found, with words."""
+    table = pd.DataFrame(rows, columns=["log_density", "monte_carlo", "difference", "error"])
+    for i, name in enumerate(names):
+        table.insert(i, name, [point[i] if point[i].ndim else point[i].item() for point in points])
+    table["compared"] = compared
+    known = table[(table["error"] < _TELLS) & table["log_density"].notna()]
+    off = known["difference"].abs()
+    what = {
+        "published": "of the published values",
+        "simulated": f"of {_NEAR} releases that are simulated near the published one, together",
+    }
+    if (differs := off > _SIGMAS * known["error"] + _ROUNDING).any():
+        worst = known.loc[(off - _SIGMAS * known["error"]).idxmax()]
+        where = ", ".join(f"{name} = {np.round(worst[name], 4)}" for name in names)
+        text = (
+            f"differs by {abs(worst['difference']):.2g} (error {worst['error']:.1g}) at {where}: "
+            f"the log density {what[compared]} is {worst['log_density']:.6g}, and "
+            f"{worst['monte_carlo']:.6g} over records that were drawn from the model as it is "
+            f"written, at {differs.sum()} of {len(table)} points. Please report the model"
+        )
+        return Check(False, table, text)
+    if known.empty:
+        text = (
+            "cannot tell: of the records that were drawn too few come near what was released, as "
+            "the noise is narrow beside their number. Check the model with wider noise of the same "
+            "law, with fewer records, or a single entry of the release"
+        )
+        return Check(None, table, text)
+    text = (
+        f"agrees within {(off + known['error']).max():.1g}: log densities {what[compared]} at "
+        f"{len(known)} of {len(table)} points, beside the mean over records that were drawn"
+    )
+    return Check(True, table, text)
+
+
+def _as_written(release: TensorVariable) -> TensorVariable:
+    """Return the release around the statistic as the user wrote it."""
+    statistic = getattr(release.tag, "dp_statistic", None)
+    if statistic is None:
+        return release
+    mechanism, _ = release.owner.op.split(release.owner.inputs)
+    return release_rv(statistic, mechanism)
+
+
+def _independent(rv: TensorVariable, given: Sequence[TensorVariable]) -> bool:
+    """Whether the entries of a variable are independent, given these."""
+    op = rv.owner.op
+    if isinstance(op, MixtureRV):
+        return all(_independent(v, given) for v in nearest_rvs(rv.owner.inputs) if v not in given)
+    above = [v for v in ancestors(rv.owner.inputs, blockers=given) if is_random(v)]
+    return isinstance(op, RandomVariable) and not op.ndim_supp and {*above} <= {*given}
+
+
+def _jackknife(blocks: np.ndarray) -> tuple[float, float]:
+    """Return the log of the mean over values of products over parts, and its standard error.
+
+    `blocks` has log means, of shape (blocks, values, parts).
+    """
+    count, top = len(blocks), np.maximum(blocks.max(axis=0), -1e300)
+    sums = np.exp(blocks - top)
+    total = sums.sum(axis=0)
+    with np.errstate(divide="ignore"):
+        means = np.log(np.stack([total / count, *((total - sums) / (count - 1))])) + top
+    found, *without = logsumexp(means.sum(axis=2), axis=1) - np.log(blocks.shape[1])
+    if not np.isfinite([found, *without]).all():
+        return found, np.inf
+    return found, float(np.sqrt((count - 1) * np.mean((without - np.mean(without)) ** 2)))
+
+
+def _points(model, density, names, observed, idata, count, rng) -> list[list[np.ndarray]]:
+    """Return values of the parameters: draws of the posterior, or of the prior by their density."""
+    variables = [model[name] for name in names]
+    if idata is not None:
+        posterior = idata["posterior"]
+        draws = [posterior[n].to_numpy().reshape(-1, *posterior[n].shape[2:]) for n in names]
+        at = np.unique(np.linspace(0, len(draws[0]) - 1, count).astype(int))
+        return [[np.asarray(d[i], dtype=v.dtype) for d, v in zip(draws, variables, strict=True)]
+                for i in at]  # fmt: skip
+    function, generators = compile_draws([], variables)
+    _seed(generators, rng)
+    tried = [function() for _ in range(_TRIED)]
+    began, found = time.perf_counter(), []
+    for point in tried:
+        found.append(density.log_density(point, [observed], rng, 0.0)[0])
+        if time.perf_counter() - began > _LOOK and len(found) >= count:
+            break
+    logs = np.nan_to_num(found, nan=-np.inf)
+    weights = np.exp(logs - logs.max()) if logs.max() > -np.inf else np.ones(logs.size)
+    chosen = np.argsort(-(np.log(np.maximum(weights, 1e-300)) + rng.gumbel(size=logs.size)))
+    return [tried[i] for i in chosen[:count]]

@@ -1,0 +1,123 @@
+"""`check`, against densities that are right and wrong."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import stats
+
+import pymc_dp as dp
+from pymc_dp.ladder.check import Releases
+
+QUICK = {"random_seed": 1, "progressbar": False, "seconds": 1.0, "points": 2}
+
+
+def means():
+    """Groups of Normal records, in one release."""
+    group = np.repeat(np.arange(6), 5)
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1, shape=6)
+        x = pm.Normal("x", theta[group], 1, shape=30)
+        means = pt.stack([x[group == k].mean() for k in range(6)])
+        dp.PrivateObservation("z", means, dp.LaplaceMechanism(0.5), observed=np.linspace(-2, 2, 6))
+    return model
+
+
+def alone():
+    """Values that are integrated out where they are released."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        x = abs(pm.Normal.dist(mu, 1, shape=3))
+        dp.PrivateObservation("z", x, dp.LaplaceMechanism(0.3), observed=[0.1, 0.7, 2.0])
+    return model
+
+
+def counts():
+    with pm.Model() as model:
+        p = pm.Beta("p", 2, 2)
+        x = pm.Bernoulli("x", p, shape=200)
+        dp.PrivateObservation("z", x.sum(), dp.GeometricMechanism(2.0), observed=71)
+    return model
+
+
+def statistics():
+    """A rung whose latent statistics are drawn."""
+    with pm.Model() as model:
+        mu, sigma = pm.Normal("mu"), pm.HalfNormal("sigma")
+        x = pm.Normal("x", mu, sigma, shape=8)
+        dp.PrivateObservation("z", x.var(ddof=1), dp.LaplaceMechanism(1.0), observed=1.5)
+    return model
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("build", [means, alone, counts, statistics])
+def test_what_is_right_agrees(build):
+    found = dp.check(build(), **QUICK)
+    assert found.agrees, found
+    assert repr(found).startswith("agrees within")
+    assert (found.table["error"] < 0.3).all()
+
+
+@pytest.mark.compiled
+def test_at_draws_of_a_posterior():
+    model = counts()
+    with model:
+        idata = pm.sample_prior_predictive(50, random_seed=1)
+    idata["posterior"] = idata["prior"]
+    found = dp.check(model, idata, **QUICK)
+    assert found.agrees is not False
+    np.testing.assert_array_equal(found.table["p"], idata["prior"]["p"].to_numpy()[0, [0, 49]])
+
+
+@pytest.mark.compiled
+def test_what_is_wrong_differs():
+    model = alone()
+    release = model["z"]
+    release.tag.dp_statistic = 1.2 * release.tag.dp_statistic
+    found = dp.check(model, **QUICK)
+    assert found.agrees is False
+    assert repr(found).startswith("differs by")
+    assert "Please report the model" in repr(found)
+
+
+@pytest.mark.compiled
+def test_narrow_noise_beside_many_records():
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        x = pm.Normal("x", mu, 1, shape=2_000)
+        dp.PrivateObservation("z", x.sum(), dp.LaplaceMechanism(1e-9), observed=71.3)
+    found = dp.check(model, **QUICK)
+    assert found.agrees is None
+    assert set(found.table["compared"]) == {"simulated"}
+    assert repr(found).startswith("cannot tell")
+
+
+@pytest.mark.compiled
+def test_errors_are_those_of_repeated_draws():
+    model = means()
+    theta = np.linspace(-1.5, 2.5, 6)
+    written = Releases(model, ["theta"], written=True)
+    value = written.observed()
+    law = stats.norm(theta[:, None], 0.2**0.5)
+    u, w = np.polynomial.legendre.leggauss(4_000)
+    s = 8 * u
+    noise = stats.laplace.pdf(value[0][:, None], s, 0.5)
+    exact = np.log((law.pdf(s) * noise) @ w * 8).sum()
+    rng = np.random.default_rng(1)
+    found = np.array([written.log_density([theta], [value], rng, 0.0) for _ in range(40)])
+    assert len(written._parts) == 6
+    off = (found[:, 0] - exact) / found[:, 1]
+    assert abs(off.mean()) < 4 / 40**0.5
+    assert 0.7 < off.std() < 1.4
+
+
+def test_what_cannot_be_compared():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1, shape=1_000)
+        dp.PrivateObservation("z", x.max(), dp.LaplaceMechanism(1.0), observed=3.0)
+    with pytest.raises((ValueError, NotImplementedError), match=r"'z'|'x'"):
+        dp.check(model, **QUICK)
+    with pm.Model() as model:
+        pm.Normal("x")
+    with pytest.raises(ValueError, match="nothing to collapse"):
+        dp.check(model, progressbar=False)
