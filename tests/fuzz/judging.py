@@ -1,0 +1,107 @@
+"""What is said of a random model: refused by name, right, undecided, or wrong."""
+
+import re
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytensor
+
+import pymc_dp as dp
+from pymc_dp.ladder.check import Releases
+from tests.fuzz.models import Choices, build, write
+
+REFUSALS = (ValueError, NotImplementedError, TypeError)
+NAMES = re.compile(r"'(z\d|x|y|n|q|theta|_?x_\w+|wdata|gdata|potential)\b")
+NOTHING = "there are no records to integrate out", "there is nothing to collapse"
+SIGMAS, TELLS = 5.0, 0.25
+
+
+def kind(message):
+    """Return what is alike in messages about other models."""
+    return re.sub(r"'[^']*'|`[^`]*`|[-\d.]+", "_", message)[:70]
+
+
+def judge(text, seed, seconds=0.3):
+    """Return what becomes of a text: a word, and what is said."""
+    warnings.simplefilter("ignore")
+    with pytensor.config.change_flags(mode="FAST_COMPILE"), np.errstate(all="ignore"):
+        try:
+            model, point, released = build(text, seed)
+        except Exception as error:
+            return "invalid", kind(str(error))
+        for name, s, mechanism, z in released:
+            try:
+                with model:
+                    dp.PrivateObservation(name, s, mechanism, observed=z)
+            except Exception as error:
+                return _refused(error)
+        said = []
+        for rung in ("marginal", "statistics"):
+            try:
+                ours = model if ".dist(" in text.split("x = ")[1].split("\n")[0] and (
+                    not model.free_RVs or "x" not in model.named_vars) and rung == "marginal" \
+                    else dp.collapse(model, rung)
+            except Exception as error:
+                found = _refused(error)
+            else:
+                found = compare(model, ours, point, seed, seconds)
+            said.append((rung, *found))
+            if found[0] in ("wrong", "crash", "unnamed"):
+                return found[0], f"{rung}: {found[1]}"
+        words = [word for _, word, _ in said]
+        for word in ("right", "undecided"):
+            if word in words:
+                return word, said
+        return "refused", said[0][2]
+
+
+def _refused(error):
+    if not isinstance(error, REFUSALS):
+        return "crash", f"{type(error).__name__}: {str(error)[:300]}"
+    named = NAMES.search(str(error)) or str(error).startswith(NOTHING)
+    return ("refused", kind(str(error))) if named else ("unnamed", str(error)[:300])
+
+
+def compare(model, ours, point, seed, seconds):
+    """Compare the density of the releases at points with Monte Carlo."""
+    names = [rv.name for rv in ours.free_RVs if rv.name in model.named_vars]
+    rng = np.random.default_rng([seed, 7])
+    try:
+        density = Releases(ours, names, written=False)
+        observed = density.observed()
+    except Exception as error:
+        return "crash", f"ours: {type(error).__name__}: {str(error)[:200]}"
+    written = Releases(model, names, written=True)
+    others = pm.draw([model[name] for name in names], 2, random_seed=rng) if names else []
+    points = [[point[name] for name in names],
+              *([np.asarray(o[i]) for o in others] for i in range(2 if names else 0))]  # fmt: skip
+    known = 0
+    for at in points:
+        for more in (1, 20):
+            try:
+                own, own_error = density.log_density(at, [observed], rng, more * seconds)
+            except Exception as error:
+                return "crash", f"density: {type(error).__name__}: {str(error)[:200]}"
+            truth, error = written.log_density(at, [observed], rng, more * seconds)
+            error = np.hypot(error, own_error)
+            if np.isnan(own) or not error < TELLS:
+                break
+            off = abs(own - truth) > SIGMAS * error + 1e-6
+            if not off:
+                known += 1
+                break
+        else:
+            return "wrong", f"{own} and {truth} +- {error:.2g} at {dict(zip(names, at, strict=True))}"
+    return ("right", "") if known else ("undecided", "")
+
+
+def main(first, last, path):
+    """Judge models of these seeds; write a line for each."""
+    with open(path, "a") as file:
+        for seed in range(first, last):
+            text = write(Choices(seed))
+            word, said = judge(text, seed)
+            print(seed, word, said, file=file, flush=True)
+            if word in ("wrong", "crash", "unnamed"):
+                print("    " + text.replace("\n", "\n    "), file=file, flush=True)
