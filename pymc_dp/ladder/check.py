@@ -328,7 +328,7 @@ def _vectorized(inputs, outputs, compiled: Callable) -> Callable:
     batch = {v: _many(v) for v in inputs}
     try:
         function = compiled([*batch.values()], vectorize_graph(outputs, batch))
-    except NotImplementedError:  # one after the other
+    except (NotImplementedError, ValueError):  # one after the other
         one = compiled(inputs, outputs)
 
         def function(*rows):

@@ -101,7 +101,10 @@ def main(first, last, path):
     with open(path, "a") as file:
         for seed in range(first, last):
             text = write(Choices(seed))
-            word, said = judge(text, seed)
+            try:
+                word, said = judge(text, seed)
+            except Exception as error:
+                word, said = "failed", f"{type(error).__name__}: {str(error)[:300]}"
             print(seed, word, said, file=file, flush=True)
-            if word in ("wrong", "crash", "unnamed"):
+            if word in ("wrong", "crash", "unnamed", "failed"):
                 print("    " + text.replace("\n", "\n    "), file=file, flush=True)
