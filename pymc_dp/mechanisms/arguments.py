@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 
-_WHERE_RANDOM = {
-    "threshold": " A noisy threshold belongs to the statistic: thr = pm.Laplace('thr', T, b), then "
+_NOISY_THRESHOLD = (
+    " A noisy threshold belongs to the statistic: thr = pm.Laplace('thr', T, b), then "
     "PrivateObservation('passed', x - thr, noise.thresholded(0.0))"
-}
-"""What to write instead of a random variable, by the name of the parameter."""
+)
 
 
 class Number(TensorConstant):
@@ -61,7 +60,7 @@ def as_parameter(value: Any, *, mechanism: str, name: str) -> TensorVariable:
             raise TypeError(
                 f"{mechanism}: {name} depends on the random variable {random}. The noise of a "
                 "release is public and known, never estimated: pass the number that the curator "
-                f"used, or a pm.Data that holds it.{_WHERE_RANDOM.get(name, '')}"
+                "used, or a pm.Data that holds it." + _NOISY_THRESHOLD * (name == "threshold")
             )
     else:
         try:
