@@ -328,9 +328,14 @@ def as_float(x: TensorLike) -> TensorVariable:
     return x if x.dtype in ("float64", floatx) else x.astype(floatx)
 
 
+def in_unit(x: Any) -> Any:
+    """Whether numbers, or entries of a tensor, are in [0, 1]."""
+    return (x >= 0) & (x <= 1)
+
+
 def nan_outside_unit(expression: TensorVariable, p: TensorVariable) -> TensorVariable:
     """Return the expression, and NaN where the probability p is not in [0, 1]."""
-    return pt.switch((p >= 0) & (p <= 1), expression, np.nan)
+    return pt.switch(in_unit(p), expression, np.nan)
 
 
 def just_met(p: TensorVariable) -> TensorVariable:
