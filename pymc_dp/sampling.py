@@ -288,8 +288,6 @@ def _check_names(reading: Reading, rung: Rung, names: Sequence[str], records: se
     ValueError
         A name that the result will not have.
     """
-    if not names:
-        return False
     lacks = {*names} - {rv.name for rv in reading.model.unobserved_RVs}
     if lacks and rung == "statistics":
         lacks -= {rv.name for rv in collapsed(reading, rung).model.unobserved_RVs}
@@ -299,14 +297,15 @@ def _check_names(reading: Reading, rung: Rung, names: Sequence[str], records: se
             f"variables of the model; statistics that were integrated out are added by "
             f"dp.recover(model, idata), and with rung='statistics' those are sampled that it has"
         )
-    gone = {*records, *(str(d.name) for d in dropped_deterministics(reading))} if records else set()
-    needed = [name for name in names if name in gone]
+    dropped = dropped_deterministics(reading) if names and records else []
+    computed = {str(d.name) for d in dropped}
+    needed = [name for name in names if name in records | computed]
     if needed and rung in ("statistics", "marginal"):
         raise ValueError(
             f"var_names: rung={rung!r} integrates out what {needed[0]!r} is, or is computed from: "
             f"leave rung= out, or write rung='records'"
         )
-    return any(name not in records for name in needed)
+    return not computed.isdisjoint(names)
 
 
 def _first_that_runs(

@@ -42,8 +42,12 @@ class Function:
 
     def at(self, x: TensorVariable, further) -> TensorVariable:
         """Return the function at arrays."""
-        given = dict(zip((self.x, *self.further), (as_float(x), *further), strict=True))
-        return vectorize_graph(self.graph, given)
+        return self.put(self.graph, further, {self.x: as_float(x)})
+
+    def put(self, graph: TensorVariable, further, given=None) -> TensorVariable:
+        """Return a graph with arrays in the place of `further`, and of others, `given`."""
+        given = dict(zip(self.further, further, strict=True)) | (given or {})
+        return vectorize_graph(graph, given) if given else graph
 
     @cached_property
     def slope(self) -> TensorVariable | None:
@@ -63,16 +67,13 @@ class Function:
         slope = self.slope_at(further)
         if slope is None:
             level = pt.scalar(dtype="float64")
-            given = dict(zip((level, *self.further), (as_float(value), *further), strict=True))
-            return [vectorize_graph(x, given) for x in solved(self.graph, self.x, level)]
+            given = {level: as_float(value)}
+            return [self.put(x, further, given) for x in solved(self.graph, self.x, level)]
         return [(value - as_float(self.at(pt.zeros(()), further))) / slope]
 
     def slope_at(self, further) -> TensorVariable | None:
         """Return the slope of an affine function at arrays."""
-        given = dict(zip(self.further, further, strict=True))
-        if self.slope is None or not given:
-            return self.slope
-        return vectorize_graph(self.slope, given)
+        return None if self.slope is None else self.put(self.slope, further)
 
 
 def read_function(
@@ -193,16 +194,13 @@ class OfFunction(PostProcessed):
 
     def bends(self) -> list[TensorVariable]:
         """Return values of x at which the function is not smooth."""
-        given = dict(zip(self.function.further, self._further, strict=True))
-        points = bending(self.function.graph, self.function.x)
-        return [vectorize_graph(x, given) if given else x for x in points]
+        f = self.function
+        return [f.put(x, self._further) for x in bending(f.graph, f.x)]
 
     def edges(self, x) -> list[TensorVariable]:
         """Return the ends of the cells around values x between which steps are constant."""
-        given = dict(
-            zip((self.function.x, *self.function.further), (x, *self._further), strict=True)
-        )
-        return [vectorize_graph(e, given) for e in edges(self.function.graph, self.function.x)]
+        f = self.function
+        return [f.put(e, self._further, {f.x: x}) for e in edges(f.graph, f.x)]
 
     def kinks(self, value):
         """See `Mechanism.kinks`: where the function has these values."""

@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from pytensor.tensor.variable import TensorVariable
 
 
-_WHERE_RANDOM = {
-    "threshold": " A noisy threshold belongs to the statistic: thr = pm.Laplace('thr', T, b), then "
+_NOISY_THRESHOLD = (
+    " A noisy threshold belongs to the statistic: thr = pm.Laplace('thr', T, b), then "
     "PrivateObservation('passed', x - thr, noise.thresholded(0.0))"
-}
-"""What to write instead of a random variable, by the name of the parameter."""
+)
 
 
 class Number(TensorConstant):
@@ -61,7 +60,7 @@ def as_parameter(value: Any, *, mechanism: str, name: str) -> TensorVariable:
             raise TypeError(
                 f"{mechanism}: {name} depends on the random variable {random}. The noise of a "
                 "release is public and known, never estimated: pass the number that the curator "
-                f"used, or a pm.Data that holds it.{_WHERE_RANDOM.get(name, '')}"
+                "used, or a pm.Data that holds it." + _NOISY_THRESHOLD * (name == "threshold")
             )
     else:
         try:
@@ -329,9 +328,14 @@ def as_float(x: TensorLike) -> TensorVariable:
     return x if x.dtype in ("float64", floatx) else x.astype(floatx)
 
 
+def in_unit(x: Any) -> Any:
+    """Whether numbers, or entries of a tensor, are in [0, 1]."""
+    return (x >= 0) & (x <= 1)
+
+
 def nan_outside_unit(expression: TensorVariable, p: TensorVariable) -> TensorVariable:
     """Return the expression, and NaN where the probability p is not in [0, 1]."""
-    return pt.switch((p >= 0) & (p <= 1), expression, np.nan)
+    return pt.switch(in_unit(p), expression, np.nan)
 
 
 def just_met(p: TensorVariable) -> TensorVariable:

@@ -24,7 +24,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_dp.graphs.declined import Declined, about, once
 from pymc_dp.graphs.powers import power
-from pymc_dp.graphs.shapes import known_shape, require_entry_each
+from pymc_dp.graphs.shapes import known_shape, lengths, require_entry_each
 from pymc_dp.graphs.substitution import substitute
 from pymc_dp.ladder.collapse import rebuilt
 from pymc_dp.laws.sum_law import Change
@@ -52,14 +52,12 @@ def _counts_and_exposure(
     [mean] = counts.owner.op.dist_params(counts.owner)
     with about(f"the mean of {counts.name!r}"):
         require_entry_each(mean, [rate])
-    if not known_shape(counts) == known_shape(mean) == known_shape(rate) or None in known_shape(
-        rate
-    ):
+    if not known_shape(counts) == known_shape(mean) == lengths(rate):
         raise Declined(f"the counts {counts.name!r} have no rate each in {rate.name!r}")
     if power(mean, rate, positive=True) != 1:
         raise Declined(f"the mean of {counts.name!r} is not proportional to {rate.name!r}")
     check_transform(reading.model, rate)
-    return counts, substitute(mean, {rate: pt.ones(known_shape(rate), rate.dtype)})
+    return counts, substitute(mean, {rate: pt.ones(lengths(rate), rate.dtype)})
 
 
 @once

@@ -100,7 +100,6 @@ class RecordChain(TunedChain):
         self._losses = [stated_loss(model, block) for block in groups]
         for engine in self._engines:
             say_what_is_slow(engine, interweave=True)
-        self._compile()
 
     def begun(self, rng: np.random.Generator) -> State:
         """Return a state whose records are possible given the releases."""

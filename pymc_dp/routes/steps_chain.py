@@ -50,7 +50,6 @@ class StepsChain(TunedChain):
         self.loop = Loop(reading, draws, moving, self._start, shown)
         self.size = self.loop.size
         self.parts = [place for _, place, _ in self.loop.slices]
-        self._compile()
 
     def begun(self, rng: np.random.Generator) -> State:
         """Return a state after one call of each step."""

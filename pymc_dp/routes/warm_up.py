@@ -81,11 +81,6 @@ class TunedChain(ABC):
         """Return an array for rows of draws."""
         return np.empty((draws, self.size + sum(map(math.prod, self._shapes.values()))))
 
-    def _compile(self) -> None:
-        """Compile: run once, before there are threads."""
-        rng = np.random.default_rng(0)
-        self.run(rng, self.begun(rng), 1)
-
     @abstractmethod
     def begun(self, rng: np.random.Generator) -> Any:
         """Return a state before the warm-up."""

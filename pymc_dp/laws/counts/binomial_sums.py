@@ -102,25 +102,20 @@ class SumsOfBinomials(Integrated):
 
     Attributes
     ----------
-    name : the name in results of the sums.
+    names : the name in results of the sums.
     trials : the trials of each cell.
     entry : the entry that each cell is in, in increasing order.
     factor, constant : a number for each entry.
     shape : the shape of the release.
     """
 
-    name: str
+    names: tuple[str]
     trials: np.ndarray
     entry: np.ndarray
     factor: np.ndarray
     constant: np.ndarray
     shape: tuple[int, ...]
     by_entry = True
-
-    @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """See `Integrated`."""
-        return (self.name,)
 
     def cost(self, entries: int) -> dict[str, float]:
         """See `Integrated.cost`."""
@@ -163,4 +158,4 @@ class SumsOfBinomials(Integrated):
                 for rows, z, p in zip(*inputs, strict=True)
             ]
         )
-        return in_results(posterior, self.name, drawn.reshape(-1, *self.shape), whole=True)
+        return in_results(posterior, *self.names, drawn.reshape(-1, *self.shape), whole=True)

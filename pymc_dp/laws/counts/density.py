@@ -30,24 +30,22 @@ class CompiledNoise:
     sweep : a sweep over a table of counts, with `data` as its last arguments.
     data : further inputs of `log_eta`: shared variables, large constants, values of the point.
     slopes : as the sweep of the kernel takes them; all states, where `listed`.
-    source : the graphs that it was compiled from.
+    source : the arguments that it was compiled from.
     listed : whether `sweep` draws from a list of all states.
     key : the key of the code of `sweep`.
-    directions : along which more than two cells move.
     """
 
     log_eta: Callable
     sweep: Callable
     data: tuple[Variable, ...]
     slopes: np.ndarray
-    source: tuple[TensorVariable, TensorVariable, TensorVariable]
+    source: tuple
     listed: bool = False
     key: str | None = None
-    directions: np.ndarray | None = None
 
     def __reduce__(self):
         """Pickle the graphs: other processes cannot load compiled code."""
-        return compile_noise, (*self.source, self.slopes, self.listed, self.directions)
+        return compile_noise, self.source
 
     def read(self, point: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """Return the values of `data`; those of variables of the model are in the point."""
@@ -100,7 +98,7 @@ def compile_noise(
     directions: np.ndarray | None = None,
 ) -> CompiledNoise:
     """Compile a log density of entries `rows`, or of all, as a function of `counts`."""
-    source = log_eta, counts, rows
+    source = log_eta, counts, rows, slopes, listed, directions
     data = [
         v
         for v in graph_inputs([log_eta])
@@ -123,6 +121,5 @@ def compile_noise(
         f"kernel({arguments}, ({names}{',' if data else ''}))",
         kernel=Piece(made, key),
     )
-    return CompiledNoise(
-        piece.function, sweep.function, tuple(data), slopes, source, listed, sweep.key, directions
-    )
+    pieces = piece.function, sweep.function, tuple(data)
+    return CompiledNoise(*pieces, slopes, source, listed, sweep.key)

@@ -23,22 +23,17 @@ class ListedCounts(Integrated):
 
     Attributes
     ----------
-    name : the name in results of the counts.
+    names : the name in results of the counts.
     trials : the trials of each cell.
     weights, constant : the raveled release is ``weights @ counts + constant``, and noise.
     shape : the shape of the release.
     """
 
-    name: str
+    names: tuple[str]
     trials: np.ndarray
     weights: np.ndarray
     constant: np.ndarray
     shape: tuple[int, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """See `Integrated`."""
-        return (self.name,)
 
     @cached_property
     def states(self) -> np.ndarray:
@@ -71,4 +66,4 @@ class ListedCounts(Integrated):
         joint = per_draw(posterior, self.log_joint(value, mechanism, chance))
         # Gumbel trick: the largest of log probabilities plus Gumbel noise is an exact draw.
         k = np.argmax(joint + rng.gumbel(size=joint.shape), axis=1)
-        return in_results(posterior, self.name, self.states[k])
+        return in_results(posterior, *self.names, self.states[k])

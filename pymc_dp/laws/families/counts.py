@@ -163,7 +163,7 @@ class Counts(Family):
             )
         several = f"_{name}" if len(self.weights) > 1 else ""
         law = SumsOfBinomials(
-            f"{self.rv.name}{several}_sum",
+            (f"{self.rv.name}{several}_sum",),
             self.trials[weights.indices],
             np.repeat(np.arange(factor.size), np.diff(weights.indptr)),
             factor,
@@ -189,5 +189,5 @@ class Counts(Family):
             )
         weights = self.weights[statistic.rv].toarray()
         shape = lengths(statistic.rv)
-        law = ListedCounts(self.latent, self.trials, weights, statistic.offset, shape)
+        law = ListedCounts((self.latent,), self.trials, weights, statistic.offset, shape)
         return law, np.arange(self.sizes.size)

@@ -333,12 +333,8 @@ class _Breakpoints:
 
     @staticmethod
     def _whole(exponent: Variable) -> bool:
-        while exponent.owner is not None and isinstance(exponent.owner.op, DimShuffle):
-            exponent = exponent.owner.inputs[0]
-        if not isinstance(exponent, Constant):
-            return False
-        value = float(exponent.data.squeeze())
-        return value >= 0 and value == int(value)
+        value = _number(exponent)
+        return value is not None and value >= 0 and value == int(value)
 
     def _off_zero(self, op, inner: Variable) -> None:
         """Require an argument that is positive: singular at most at the end of the support."""
@@ -354,9 +350,14 @@ class _Breakpoints:
 
     @staticmethod
     def _positive(variable: Variable) -> bool:
-        while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
-            variable = variable.owner.inputs[0]
-        return isinstance(variable, Constant) and float(variable.data.squeeze()) > 0
+        return (_number(variable) or 0.0) > 0
+
+
+def _number(variable: Variable) -> float | None:
+    """Return the value of a constant number."""
+    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
+        variable = variable.owner.inputs[0]
+    return float(variable.data.squeeze()) if isinstance(variable, Constant) else None
 
 
 def _quantiles(record: TensorVariable) -> TensorVariable:

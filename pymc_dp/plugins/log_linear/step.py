@@ -279,11 +279,8 @@ def read_margins(reading: Reading, rv: TensorVariable) -> list[tuple[TensorVaria
     if n is not None:
         known += [(n, child) for child in children(reading, n) if child is not rv]
     for source, child in known:
-        statistic = release_statistic(child) if isinstance(
-            getattr(child.owner, "op", None), PrivateReleaseRV
-        ) else None  # fmt: skip
-        if statistic is not None:
-            statistic = uncast(statistic)
+        is_release = isinstance(getattr(child.owner, "op", None), PrivateReleaseRV)
+        statistic = uncast(release_statistic(child)) if is_release else None
         if source is n:
             if statistic is not n:
                 raise Declined(

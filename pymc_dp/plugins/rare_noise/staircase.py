@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytensor.tensor as pt
@@ -13,7 +13,7 @@ from pymc.distributions.dist_math import check_parameters
 from pytensor.graph.basic import Constant
 
 from pymc_dp.graphs.values import known_value
-from pymc_dp.mechanisms.arguments import as_float, checked_parameter
+from pymc_dp.mechanisms.arguments import as_float, checked_parameter, in_unit
 from pymc_dp.mechanisms.registry import MechanismExample, register_mechanism
 from pymc_dp.mechanisms.scales import (
     PositiveNoise,
@@ -45,13 +45,13 @@ class StepNoise(SymmetricNoise):
         """Validate the parameters and make them tensors."""
         super().__post_init__()
         [name] = self._not_positive
-        self._keep(name, checked_parameter, good=_is_share, rule="in [0, 1]")
+        self._keep(name, checked_parameter, good=in_unit, rule="in [0, 1]")
 
     def wrong_parameter(self) -> str | None:
         """See `Mechanism.wrong_parameter`."""
         [name] = self._not_positive
         share = known_value(getattr(self, name))
-        if share is not None and not np.all(_is_share(share)):
+        if share is not None and not np.all(in_unit(share)):
             return f"{name}={share} is not in [0, 1]"
         return super().wrong_parameter()
 
@@ -60,7 +60,7 @@ class StepNoise(SymmetricNoise):
         share = getattr(self, name)
         if isinstance(share, Constant):
             return expression
-        return check_parameters(expression, _is_share(share), msg=f"0 <= {name} <= 1")
+        return check_parameters(expression, in_unit(share), msg=f"0 <= {name} <= 1")
 
     @property
     @abstractmethod
@@ -268,10 +268,6 @@ class TulapMechanism(StepNoise):
         # The class's q, without cancellation in 1 - exp(-epsilon).
         epsilon, delta = as_float(self.epsilon), as_float(self.delta)
         return 2.0 * delta / (2.0 * delta + pt.expm1(epsilon))
-
-
-def _is_share(x: Any) -> Any:
-    return (x >= 0) & (x <= 1)
 
 
 def _example(mechanism: StepNoise, s: float, last: float, smooth: bool = True) -> MechanismExample:

@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_grad
 
 from pymc_dp.graphs.values import known_value
-from pymc_dp.mechanisms.arguments import as_float, checked_parameter, positive_parameter
+from pymc_dp.mechanisms.arguments import as_float, checked_parameter, in_unit, positive_parameter
 from pymc_dp.mechanisms.base import wrong_scales
 from pymc_dp.mechanisms.registry import register_mechanism
 from pymc_dp.plugins.selections.selection import Selection
@@ -86,7 +86,7 @@ class PrivateQuantile(Selection):
     def __post_init__(self) -> None:
         """Validate the parameters and keep them as tensors."""
         self._keep("rate", positive_parameter)
-        self._keep("quantile", checked_parameter, good=_in_unit, rule="from 0 to 1")
+        self._keep("quantile", checked_parameter, good=in_unit, rule="from 0 to 1")
         for name in ("lower", "upper"):
             self._keep(name, checked_parameter, good=np.isfinite, rule="finite")
         if (wrong := self.wrong_parameter()) is not None:
@@ -121,7 +121,7 @@ class PrivateQuantile(Selection):
     def wrong_parameter(self) -> str | None:
         """See `Mechanism.wrong_parameter`."""
         q, _, lower, upper = map(known_value, self.parameters)
-        if q is not None and not np.all(_in_unit(q)):
+        if q is not None and not np.all(in_unit(q)):
             return f"quantile={q} is not from 0 to 1"
         if lower is not None and upper is not None and not np.all(lower < upper):
             return f"lower={lower} is not below upper={upper}"
@@ -173,10 +173,6 @@ class PrivateQuantile(Selection):
         target = self.quantile * x.shape[-1]
         distance = pt.abs(pt.arange(x.shape[-1] + 1) - target[..., None])
         return points, pt.diff(points, axis=-1), distance, target
-
-
-def _in_unit(q: np.ndarray) -> np.ndarray:
-    return (q >= 0) & (q <= 1)
 
 
 register_mechanism(PrivateQuantile, examples=tuple)

@@ -188,26 +188,21 @@ class Marginal(KernelOp):
     def walk(self, *, slopes: bool) -> Piece:
         """Compile the walk over the values."""
         density, n = self.density(slopes=slopes), self.nout - 1 if slopes else 0
-        further: tuple[bool, ...] = ()
-        make: Any = kernels.make_sum
-        if not is_whole(self.part()):
-            noise = of_statistic(self.noise)
-            rough = noise.has_more_kinks or (noise.may_jump and not noise.kinks(self.z))
-            make, further = kernels.make_walk, (rough,)
-            if (edges := self._edges()) is not None:
-                made = make(density.function, n, rough, edges.function)
-                return Piece(made, joined(key_of(make), density.key, n, rough, edges.key))
-        made = make(density.function, n, *further)
-        return Piece(made, joined(key_of(make), density.key, n, *further))
+        if is_whole(self.part()):
+            make = kernels.make_sum
+            return Piece(make(density.function, n), joined(key_of(make), density.key, n))
+        noise, edges, make_walk = of_statistic(self.noise), self._edges(), kernels.make_walk
+        rough = noise.has_more_kinks or (noise.may_jump and not noise.kinks(self.z))
+        made = make_walk(density.function, n, rough, edges.function)
+        return Piece(made, joined(key_of(make_walk), density.key, n, rough, edges.key))
 
-    def _edges(self) -> Piece | None:
+    def _edges(self) -> Piece:
         """Compile the ends of the cell around a value between which what is released steps."""
-        if not isinstance(self.noise, OfFunction):
-            return None
         law, y = self.part().law, pt.vector("y", dtype="float64")
-        found = self.noise.edges(self.part().clipped(backward(law, y)))
+        x = self.part().clipped(backward(law, y))
+        found = self.noise.edges(x) if isinstance(self.noise, OfFunction) else []
         if not found:
-            return None
+            return Piece(kernels.no_edges, key_of(kernels.no_edges))
         return self._compiled([y], pt.concatenate([forward(law, e) for e in found]))
 
     @cached_property

@@ -20,7 +20,7 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.linear import linear_map, uses
 from pymc_dp.graphs.shapes import entry_of, leaves, lengths
 from pymc_dp.graphs.substitution import simplified
-from pymc_dp.graphs.values import depends_on, is_itself, keeps_values, nearest_rvs, public_data
+from pymc_dp.graphs.values import depends_on, is_itself, nearest_rvs, public_data, uncast
 from pymc_dp.laws import is_registered
 from pymc_dp.laws.families.closed import sum_of
 from pymc_dp.laws.parts import law_of_record
@@ -64,9 +64,7 @@ def place_of(number: TensorVariable, rv: TensorVariable) -> int:
     """Return the index of the number that is the length of some records."""
     size = written_length(rv)
     assert size is not None
-    while size.owner is not None and keeps_values(size.owner.op, size.owner.inputs[0]):
-        size = size.owner.inputs[0]
-    entry = entry_of(size)
+    entry = entry_of(uncast(size))
     if entry is None or entry[0] is not number:
         raise Declined(
             f"the number of the records {rv.name!r} is computed from {number.name!r}: write "
