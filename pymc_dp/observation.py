@@ -39,6 +39,7 @@ from pymc_dp.observation_checks import (
     warn_of_one_value,
 )
 from pymc_dp.published import Release
+from pymc_dp.reading.checks import leaves_gaps
 from pymc_dp.reading.columns import simple_regression
 from pymc_dp.reading.fits import check_fits
 from pymc_dp.reading.model import Reading, release_statistic
@@ -158,6 +159,7 @@ def PrivateObservation(
         raise ValueError(f"{name!r}: {error}") from None
 
     statistic, mechanism = divided(name, statistic, mechanism, model)
+    check_wraparound(name, statistic)
     unnamed = [rv for rv in nearest_rvs([statistic]) if rv not in model.named_vars.values()]
     of_each = len(unnamed) == 1 and known_shape(unnamed[0]) == known_shape(statistic)
     if unnamed and unnamed == nearest_rvs([statistic]) and (statistic in unnamed or of_each):
@@ -180,10 +182,14 @@ def PrivateObservation(
         warn_of_one_value(name, statistic)
         for part in of_nothing(statistic):
             value_of_nothing(part, name)  # refuses 0 / 0
-        check_wraparound(name, statistic)
         check_noise_shape(name, statistic, mechanism)
         rv = _constrained(name, statistic, mechanism, bounds, model)
         rv.name = name
+        if statistic.dtype in ("float16", "float32") and leaves_gaps(rv):
+            raise ValueError(
+                f"{name!r}: rounding in {statistic.dtype} would decide whether whole-number noise "
+                f'can make the published value: write .astype("float64") on what is cast'
+            )
         check_records(name, model, rv)
     observed = _check_observed(name, rv, observed, mechanism)
     check_attainable(name, mechanism, observed, statistic)

@@ -20,6 +20,7 @@ import pytensor.tensor as pt
 from pymc.distributions.mixture import MixtureRV
 from pymc.logprob.utils import ParameterValueError
 from pymc.util import get_random_generator
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
@@ -329,10 +330,11 @@ def _vectorized(inputs, outputs, compiled: Callable) -> Callable:
     try:
         function = compiled([*batch.values()], vectorize_graph(outputs, batch))
     except (NotImplementedError, ValueError):  # one after the other
-        one = compiled(inputs, outputs)
+        own = [i for i, v in enumerate(inputs) if not isinstance(v, Constant)]
+        one = compiled([inputs[i] for i in own], outputs)
 
         def function(*rows):
-            found = [one(*row) for row in zip(*rows, strict=True)]
+            found = [one(*row) for row in zip(*(rows[i] for i in own), strict=True)]
             return [np.stack(column) for column in zip(*found, strict=True)]
 
     def of_many(*rows):

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pymc as pm
 import pytensor
+from pymc.logprob.utils import ParameterValueError
 
 import pymc_dp as dp
 from pymc_dp.ladder.check import Releases
@@ -57,6 +58,8 @@ def judge(text, seed, seconds=0.3):
 
 
 def _refused(error):
+    if isinstance(error, ParameterValueError):
+        return "invalid", kind(str(error))
     if not isinstance(error, REFUSALS):
         return "crash", f"{type(error).__name__}: {str(error)[:300]}"
     named = NAMES.search(str(error)) or str(error).startswith(NOTHING)
