@@ -116,7 +116,7 @@ def _range_of(node: Apply, ranges: dict[Variable, Range]) -> Range:
     if isinstance(node.op, CAReduce):
         shape = known_shape(node.inputs[0])
         axes = range(len(shape)) if node.op.axis is None else node.op.axis
-        lengths = [shape[a] for a in axes]
+        lengths = [shape[a] for a in axes] if shape else []  # a single value has an axis 0, too
         n = math.inf if None in lengths else math.prod(length or 0 for length in lengths)
         if isinstance(node.op, Prod):
             return _ALL if _is_narrow(node.outputs[0]) else _of_type(node)

@@ -35,7 +35,6 @@ from pymc_dp.graphs.stages import Stages, stage
 from pymc_dp.graphs.values import is_random, nearest_rvs, plain_function
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.laws.integrated import all_releases
-from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.frozen import read
 from pymc_dp.reading.model import Reading, privatized
 
@@ -160,7 +159,7 @@ def check(
 def _integrated(reading: Reading) -> pm.Model:
     """Return the model whose density is sampled: of parameters alone, or of few statistics."""
     observed = reading.model.observed_RVs
-    if not privatized(reading) and any(hasattr(rv.tag, "dp_statistic") for rv in observed):
+    if not privatized(reading) and any(hasattr(rv.tag, "dp_written") for rv in observed):
         return reading.model
     try:
         return collapsed(reading, "marginal").model
@@ -180,7 +179,7 @@ class Releases:
         self.rvs = [rv for rv in all_releases(model) if rv in model.observed_RVs]
         self._values = [model.rvs_to_values[rv] for rv in self.rvs]
         self._given = given = [model[name] for name in names]
-        released = [_as_written(rv) if written else rv for rv in self.rvs]
+        released = [getattr(rv.tag, "dp_written", rv) if written else rv for rv in self.rvs]
         tensors = [[v for v in rv.owner.inputs if not isinstance(v.type, RandomType)]
                    for rv in released]  # fmt: skip
         self._inputs = list(dict.fromkeys(v for own in tensors for v in own))
@@ -326,21 +325,31 @@ def _seed(generators, rng: np.random.Generator) -> None:
 
 def _vectorized(inputs, outputs, compiled: Callable) -> Callable:
     """Return a function of many values of all inputs, along a first axis that outputs have, too."""
-    batch = {v: _many(v) for v in inputs}
-    try:
-        function = compiled([*batch.values()], vectorize_graph(outputs, batch))
-    except (NotImplementedError, ValueError):  # one after the other
-        own = [i for i, v in enumerate(inputs) if not isinstance(v, Constant)]
-        one = compiled([inputs[i] for i in own], outputs)
+    own = [i for i, v in enumerate(inputs) if not isinstance(v, Constant)]
 
-        def function(*rows):
-            found = [one(*row) for row in zip(*(rows[i] for i in own), strict=True)]
-            return [np.stack(column) for column in zip(*found, strict=True)]
+    def one_by_one(*rows):
+        one = made[1] = made[1] or compiled([inputs[i] for i in own], outputs)
+        found = [one(*row) for row in zip(*(rows[i] for i in own), strict=True)]
+        return [
+            np.stack(c) if len({*map(np.shape, c)}) == 1 else c for c in zip(*found, strict=True)
+        ]
+
+    made: list[Any] = [None, None]
+    with suppress(NotImplementedError, ValueError):
+        batch = {v: _many(v) for v in inputs}
+        made[0] = compiled([*batch.values()], vectorize_graph(outputs, batch))
 
     def of_many(*rows):
+        if made[0] is not None:
+            try:
+                found = made[0](*rows)
+            except ValueError:  # shapes that are not known before do not broadcast
+                made[0] = None
+        if made[0] is None:
+            return one_by_one(*rows)
         return [
             x if x.ndim > v.type.ndim else np.broadcast_to(x, (len(rows[0]), *x.shape))
-            for x, v in zip(function(*rows), outputs, strict=True)
+            for x, v in zip(found, outputs, strict=True)
         ]
 
     return of_many
@@ -385,15 +394,6 @@ def _found(names, points, rows, compared: str) -> Check:
         f"{len(known)} of {len(table)} points, beside the mean over records that were drawn"
     )
     return Check(True, table, text)
-
-
-def _as_written(release: TensorVariable) -> TensorVariable:
-    """Return the release around the statistic as the user wrote it."""
-    statistic = getattr(release.tag, "dp_statistic", None)
-    if statistic is None:
-        return release
-    mechanism, _ = release.owner.op.split(release.owner.inputs)
-    return release_rv(statistic, mechanism)
 
 
 def _independent(rv: TensorVariable, given: Sequence[TensorVariable]) -> bool:

@@ -40,9 +40,13 @@ def judge(text, seed, seconds=0.3):
         said = []
         for rung in ("marginal", "statistics"):
             try:
-                ours = model if ".dist(" in text.split("x = ")[1].split("\n")[0] and (
-                    not model.free_RVs or "x" not in model.named_vars) and rung == "marginal" \
+                ours = (
+                    model
+                    if ".dist(" in text.split("x = ")[1].split("\n")[0]
+                    and (not model.free_RVs or "x" not in model.named_vars)
+                    and rung == "marginal"
                     else dp.collapse(model, rung)
+                )
             except Exception as error:
                 found = _refused(error)
             else:
@@ -76,9 +80,9 @@ def compare(model, ours, point, seed, seconds):
     except Exception as error:
         return "crash", f"ours: {type(error).__name__}: {str(error)[:200]}"
     written = Releases(model, names, written=True)
-    others = pm.draw([model[name] for name in names], 2, random_seed=rng) if names else []
-    points = [[point[name] for name in names],
-              *([np.asarray(o[i]) for o in others] for i in range(2 if names else 0))]  # fmt: skip
+    variables = [model[name] for name in names]
+    points = [[point[name] for name in names]]
+    points += [pm.draw(variables, random_seed=rng) for _ in range(2 if names else 0)]
     known = 0
     for at in points:
         for more in (1, 20):
@@ -95,7 +99,10 @@ def compare(model, ours, point, seed, seconds):
                 known += 1
                 break
         else:
-            return "wrong", f"{own} and {truth} +- {error:.2g} at {dict(zip(names, at, strict=True))}"
+            return (
+                "wrong",
+                f"{own} and {truth} +- {error:.2g} at {dict(zip(names, at, strict=True))}",
+            )
     return ("right", "") if known else ("undecided", "")
 
 

@@ -160,7 +160,9 @@ def write(choose):
             form = choose(f"by label {i}", ("{h} * y", "{h} * pt.eq(y, 1)", "pt.where(y > 0, {h}, 0)",
                                             "pt.switch(pt.eq(y, 0), {h}, 1)"))  # fmt: skip
             h = form.format(h=f"({h})")
-        s = choose(f"reduce {i}", REDUCE[:4] if choose(f"usual {i}", (True, False), 0.3) else REDUCE)
+        s = choose(
+            f"reduce {i}", REDUCE[:4] if choose(f"usual {i}", (True, False), 0.3) else REDUCE
+        )
         s = choose(f"after {i}", AFTER, 0.7).format(s="(" + s.format(h=f"({h})") + ")")
         noise = NOISE
         if any(w in law for w in WHOLE) and choose(f"whole {i}", (True, False)):
