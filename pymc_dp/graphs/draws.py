@@ -136,11 +136,11 @@ def python_is_meant() -> Iterator[None]:
 
 
 def compile_draws(
-    inputs: Sequence[Variable], outputs: Variable | Sequence[Variable]
+    inputs: Sequence[Variable], outputs: Variable | Sequence[Variable], **options: Any
 ) -> tuple[Callable[..., Any], list[SharedVariable]]:
     """Compile a function that draws random variables; return it with its generators."""
     with python_is_meant():
-        function = _compiled(inputs, outputs, random_seed=0)
+        function = _compiled(inputs, outputs, random_seed=0, **options)
     generators = [
         v for v in function.get_shared() if isinstance(v, SharedVariable)
         and isinstance(v.type, RandomType)

@@ -32,14 +32,14 @@ from pymc_dp.graphs.declined import Declined
 from pymc_dp.graphs.draws import compile_draws
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.stages import Stages, stage
-from pymc_dp.graphs.values import is_random, nearest_rvs, plain_function
+from pymc_dp.graphs.values import PLAIN_MODE, is_random, nearest_rvs, plain_function
 from pymc_dp.ladder.collapse import collapsed
 from pymc_dp.laws.integrated import all_releases
 from pymc_dp.reading.frozen import read
 from pymc_dp.reading.model import Reading, privatized
 
 _BLOCKS, _FIRST = 20, 50  # whose differences give the errors; draws of a block at first
-_MOST = 0.02  # share of a mean that one draw may have, or its error is not known
+_MOST = 0.05  # share of a mean that one draw may have, or its error is not known
 _ENTRIES, _LARGEST = 4_000_000, 10_000_000  # records that are drawn at a time; that can be drawn
 _NEAR = 24  # simulated releases, in whose mean narrow noise is wide
 _TRIED, _LOOK = 200, 3.0  # draws of the prior, of which points are taken by density; seconds
@@ -117,9 +117,9 @@ def check(
     Raises
     ------
     ValueError, NotImplementedError
-        There is no release with a value, or more than 10 million records. Records cannot be
-        integrated out: `sample` then moves them as they are written, and there is nothing to
-        compare.
+        There is no release with a value, or more than 10 million records; a prior has no draws, and
+        no `idata` is given. Records cannot be integrated out: `sample` then moves them as they are
+        written, and there is nothing to compare.
 
     Examples
     --------
@@ -140,6 +140,7 @@ def check(
         density = Releases(ours, names, written=False)
         written = Releases(reading.model, names, written=True)
         observed = written.observed()
+        stage("Looking for points")
         at = _points(reading.model, density, names, observed, idata, points, rng)
         for compared in ("published", "simulated"):
             values = [observed] if compared == "published" else written.simulated(at, rng, _NEAR)
@@ -214,7 +215,7 @@ class Releases:
         generators: list = []
 
         def compiled(*graphs):
-            function, own = compile_draws(*graphs)
+            function, own = compile_draws(*graphs, mode=PLAIN_MODE)
             generators.extend(own)
             return function
 
@@ -230,7 +231,7 @@ class Releases:
 
     def simulated(self, points, rng: np.random.Generator, count: int) -> list[list[np.ndarray]]:
         """Return releases that are simulated at points in turn."""
-        function, generators = compile_draws(self._given, self._released)
+        function, generators = compile_draws(self._given, self._released, mode=PLAIN_MODE)
         _seed(generators, rng)
         return [function(*points[i % len(points)]) for i in range(count)]
 
@@ -262,30 +263,32 @@ class Releases:
         if not self.is_drawn:
             fixed = self._fixed(*point)
             try:
-                own = [self.logs(fixed, value).sum() for value in values]
+                exact = [self.logs(fixed, value).sum() for value in values]
             except ParameterValueError:
                 return -np.inf, 0.0
-            return float(logsumexp(own) - np.log(len(own))), 0.0
+            return float(logsumexp(exact) - np.log(len(exact))), 0.0
         if not self._parts:
             self._parts = self._find_parts(point, values[0], rng)
         began, size, count = time.perf_counter(), self._most(_FIRST), 0
         blocks = np.full((_BLOCKS, len(values), len(self._parts)), -np.inf)
-        largest = blocks[0].copy()
+        largest, order = blocks[0].copy(), np.concatenate(self._parts)
+        starts = np.cumsum([0, *map(len, self._parts[:-1])])
         while True:
+            round_began = time.perf_counter()
             batch, _ = self._draw(rng, point, _BLOCKS * size)
             for k, value in enumerate(values):
                 logs = np.nan_to_num(self.logs(batch, value), nan=-np.inf)
-                for j, part in enumerate(self._parts):
-                    own = logs[:, part].sum(axis=1)
-                    largest[k, j] = max(largest[k, j], own.max())
-                    of_blocks = logsumexp(own.reshape(_BLOCKS, size), axis=1)
-                    blocks[:, k, j] = np.logaddexp(blocks[:, k, j], of_blocks)
+                sums = np.add.reduceat(logs[:, order], starts, axis=1)
+                own = sums.reshape(_BLOCKS, size, len(starts))
+                largest[k] = np.maximum(largest[k], own.max(axis=(0, 1)))
+                blocks[:, k] = np.logaddexp(blocks[:, k], logsumexp(own, axis=1))
             count += size
             found, error = _jackknife(blocks - np.log(count))
             shares = logsumexp(largest, axis=0) - logsumexp(blocks, axis=(0, 1))
             if not np.all(shares < np.log(_MOST)):
                 error = np.inf
-            if error < _PRECISE or time.perf_counter() - began > seconds:
+            now = time.perf_counter()
+            if error < _PRECISE or 2 * now - round_began - began > seconds:
                 return found, error
             size = self._most(2 * size)
 
@@ -303,14 +306,18 @@ class Releases:
         if width == 1 or not alone or sum(map(np.size, first)) > _UNITS:
             return [np.arange(width)]
         parts = list(np.eye(width, dtype=bool))
-        for i, x in enumerate(first):
-            for unit in np.ndindex(x.shape):
-                others = [x[unit], *drawn[i][(slice(_OTHERS), *unit)]]
-                rows = [np.broadcast_to(v, (len(others), *v.shape)) for v in [*point, *first]]
-                rows[len(point) + i] = changed = rows[len(point) + i].copy()
-                changed[(slice(None), *unit)] = others
-                found = self.logs(self._of_drawn(*rows), value)
-                used = (found != found[0]).any(axis=0)
+        units = [(i, unit) for i, x in enumerate(first) for unit in np.ndindex(x.shape)]
+        at_a_time = max(1, _ENTRIES // ((1 + _OTHERS) * self._size))
+        for k in range(0, len(units), at_a_time):
+            own = units[k : k + at_a_time]
+            rows = [np.broadcast_to(v, (len(own), 1 + _OTHERS, *v.shape)) for v in [*point, *first]]
+            changed = [v.copy() for v in rows[len(point) :]]
+            for j, (i, unit) in enumerate(own):
+                changed[i][(j, slice(1, None), *unit)] = drawn[i][(slice(_OTHERS), *unit)]
+            rows[len(point) :] = changed
+            logs = self.logs(self._of_drawn(*(v.reshape(-1, *v.shape[2:]) for v in rows)), value)
+            logs = logs.reshape(len(own), 1 + _OTHERS, width)
+            for used in (logs != logs[:, :1]).any(axis=1):
                 together = [p for p in parts if (p & used).any()]
                 if len(together) > 1:
                     parts = [p for p in parts if not (p & used).any()]
@@ -430,9 +437,14 @@ def _points(model, density, names, observed, idata, count, rng) -> list[list[np.
         at = np.unique(np.linspace(0, len(draws[0]) - 1, count).astype(int))
         return [[np.asarray(d[i], dtype=v.dtype) for d, v in zip(draws, variables, strict=True)]
                 for i in at]  # fmt: skip
-    function, generators = compile_draws([], variables)
+    function, generators = compile_draws([], variables, mode=PLAIN_MODE)
     _seed(generators, rng)
-    tried = [function() for _ in range(_TRIED)]
+    try:
+        tried = [function() for _ in range(_TRIED)]
+    except NotImplementedError as why:
+        raise ValueError(
+            f"{why}: points have to come from the posterior. Write dp.check(model, idata)"
+        ) from None
     began, found = time.perf_counter(), []
     for point in tried:
         found.append(density.log_density(point, [observed], rng, 0.0)[0])

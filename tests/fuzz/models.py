@@ -201,7 +201,8 @@ def build(text, seed):
         for (name, s, noise, scale), many in zip(pending, draws, strict=True):
             many = np.asarray(many, dtype="float64")
             low, m, high = np.quantile(many[np.isfinite(many)], [0.16, 0.5, 0.84])
-            b = float(f"{scale * ((high - low) / 2 or 1.0):.2g}")
+            spread = high - low if high - low > 1e-9 * (1 + abs(m)) else 2.0
+            b = float(f"{scale * spread / 2:.2g}")
             numbers = {"b": b, "m": float(f"{m:.3g}"), "shape": many.shape[1:], "np": np, "dp": dp}
             released.append((name, s, eval(noise, numbers)))
         free = list(model.free_RVs)

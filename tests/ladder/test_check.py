@@ -11,7 +11,7 @@ from pymc_dp.ladder.check import Releases
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.model import release_statistic
 
-QUICK = {"random_seed": 1, "progressbar": False, "seconds": 1.0, "points": 2}
+QUICK = {"random_seed": 1, "progressbar": False, "seconds": 20.0, "points": 2}
 
 
 def means():

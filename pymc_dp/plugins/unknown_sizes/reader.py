@@ -285,8 +285,11 @@ class Reader:
         parameters = [p.astype("float64") for p in parameters]
         positive = starts_at_zero(law, [p[0] for p in parameters], name)
         assert self.summed is not None
-        summand = summand_of(self.summed, self.record, _STAND_IN_RECORDS, positive)
-        summand = on_lattice(summand, law, parameters, name)
+        try:
+            summand = summand_of(self.summed, self.record, _STAND_IN_RECORDS, positive)
+            summand = on_lattice(summand, law, parameters, name)
+        except Declined as why:
+            raise Declined(f"what is summed over {name!r}: {why}", near=why.near) from None
         if {self.numbers, *self.x.values()} & {*ancestors([summand.h])}:
             assert self.number is not None
             raise Declined(
