@@ -322,6 +322,7 @@ def marginal_release_rv(statistic: TensorVariable, mechanism: Mechanism, *, name
             [rv] = nearest_rvs([statistic])
             function, further = read_function(statistic, rv)
             statistic, mechanism = rv, OfFunction(mechanism, function, tuple(further))
+            mechanism.typical_statistic(0.0)  # declines what is not solved for its argument
         try:
             law, parameters = read_law(statistic)
         except Declined:

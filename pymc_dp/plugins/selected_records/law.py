@@ -152,7 +152,7 @@ def _among(group: Records, graphs) -> tuple[list[Selected], list[TensorVariable]
     for x in group.records:
         length = written_length(x)
         entry = None if length is None else entry_of(length)
-        if length is None or entry is None or entry[0] is not k:
+        if length is None or entry is None or entry[0] is not k or not x.dtype.startswith("float"):
             continue
         share = pt.broadcast_to(p, lengths(k))[entry[1]]
         number = n if n.type.ndim == 0 else n[entry[1]]
@@ -170,6 +170,8 @@ def _among(group: Records, graphs) -> tuple[list[Selected], list[TensorVariable]
         new = {v: pt.switch(by, h, 0.0).sum() for v, h in zip(totals, of_all, strict=True)}
         graphs = graph_replace(graphs, new, strict=False)
         selected.append(Selected(all_x, by, pt.stack([1 - share, share])))
+    if not selected:
+        raise Declined
     return selected, graphs
 
 

@@ -308,3 +308,10 @@ def test_a_function_of_values_without_a_name():
     law, z = stats.beta(4.2, 1.8, loc=-1, scale=2), np.array([0.1, 0.9, -0.4])
     expected = np.log((law.cdf(z + 0.3) - law.cdf(z - 0.3)) / 0.6)
     assert model.point_logps(round_vals=10)["z"] == pytest.approx(expected.sum(), abs=1e-8)
+
+
+def test_a_value_alone_that_cannot_be_solved_is_refused_where_it_is_released():
+    with pm.Model():
+        x = pm.Logistic.dist(pm.Normal("t"), 0.5, shape=3)
+        with pytest.raises(NotImplementedError, match="'z': `mul` cannot be solved"):
+            dp.PrivateObservation("z", pt.ge(x, 1) * x, dp.LaplaceMechanism(1.0), observed=[0, 1, 2])
