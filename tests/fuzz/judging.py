@@ -2,6 +2,8 @@
 
 import re
 import warnings
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -10,11 +12,12 @@ from pymc.logprob.utils import ParameterValueError
 
 import pymc_dp as dp
 from pymc_dp.ladder.check import Releases
-from tests.fuzz.models import Choices, build, write
+from tests.fuzz.models import Choices, ReadOtherwise, build, simplest, write
 
 REFUSALS = (ValueError, NotImplementedError, TypeError)
 NAMES = re.compile(r"'(z\d|x|y|n|q|theta|_?x_\w+|wdata|gdata|potential)\b")
 NOTHING = "there are no records to integrate out", "there is nothing to collapse"
+BAD = "wrong", "crash", "unnamed", "failed"
 SIGMAS, TELLS = 5.0, 0.25
 
 
@@ -25,10 +28,19 @@ def kind(message):
 
 def judge(text, seed, seconds=0.3):
     """Return what becomes of a text: a word, and what is said."""
-    warnings.simplefilter("ignore")
-    with pytensor.config.change_flags(mode="FAST_COMPILE"), np.errstate(all="ignore"):
+    try:
+        return _judge(text, seed, seconds)
+    except Exception as error:  # of the oracle
+        return "failed", f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def _judge(text, seed, seconds):
+    flags = pytensor.config.change_flags(mode="FAST_COMPILE")
+    with flags, np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         try:
             model, point, released = build(text, seed)
+        except ReadOtherwise as error:
+            return "wrong", str(error)[:300]
         except Exception as error:
             return "invalid", kind(str(error))
         for name, s, mechanism, z in released:
@@ -40,19 +52,14 @@ def judge(text, seed, seconds=0.3):
         said = []
         for rung in ("marginal", "statistics"):
             try:
-                ours = (
-                    model
-                    if ".dist(" in text.split("x = ")[1].split("\n")[0]
-                    and (not model.free_RVs or "x" not in model.named_vars)
-                    and rung == "marginal"
-                    else dp.collapse(model, rung)
-                )
+                alone = "x" not in model.named_vars and rung == "marginal"
+                ours = model if alone else dp.collapse(model, rung)
             except Exception as error:
                 found = _refused(error)
             else:
                 found = compare(model, ours, point, seed, seconds)
             said.append((rung, *found))
-            if found[0] in ("wrong", "crash", "unnamed"):
+            if found[0] in BAD:
                 return found[0], f"{rung}: {found[1]}"
         words = [word for _, word, _ in said]
         for word in ("right", "undecided"):
@@ -106,15 +113,20 @@ def compare(model, ours, point, seed, seconds):
     return ("right", "") if known else ("undecided", "")
 
 
-def main(first, last, path):
-    """Judge models of these seeds; write a line for each."""
-    with open(path, "a") as file:
-        for seed in range(first, last):
-            text = write(Choices(seed))
-            try:
-                word, said = judge(text, seed)
-            except Exception as error:
-                word, said = "failed", f"{type(error).__name__}: {str(error)[:300]}"
-            print(seed, word, said, file=file, flush=True)
-            if word in ("wrong", "crash", "unnamed", "failed"):
-                print("    " + text.replace("\n", "\n    "), file=file, flush=True)
+def run(first, last, path=None):
+    """Judge models of these seeds; return how many there are of each word, and the bad ones."""
+    counts, bad = Counter(), []
+    for seed in range(first, last):
+        text = write(Choices(seed))
+        word, said = judge(text, seed)
+        counts[word] += 1
+        line = f"{seed} {word} {said}"
+        if word in BAD:
+            kept = word
+            text = simplest(seed, lambda text, seed: judge(text, seed)[0] == kept)  # noqa: B023
+            line += "\n    " + text.replace("\n", "\n    ")
+            bad.append(line)
+        if path is not None:
+            with Path(path).open("a", encoding="utf-8") as file:
+                print(line, file=file)
+    return counts, bad

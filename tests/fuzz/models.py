@@ -4,6 +4,7 @@
 makes choices plain as long as a fault stays.
 """
 
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,6 +87,9 @@ REDUCE = (
     "{h}.sum() / n", "({h} - {h}.mean()).sum()", "({h} > 1).mean()", "pt.any({h} > 2)",
     "pt.inc_subtensor(pt.zeros(2)[g], {h})", "pt.stack([{h}.mean(), {h}.var(ddof=1)])",
 )  # fmt: skip
+LABELLED = (
+    "{h} * y", "{h} * pt.eq(y, 1)", "pt.where(y > 0, {h}, 0)", "pt.switch(pt.eq(y, 0), {h}, 1)",
+)  # fmt: skip
 AFTER = (
     "{s}", "3 * {s} - 1", "{s} / 2", "{s}.astype('int64')", "{s}.astype('float32')", "{s} + one",
     "pt.round({s})", "pt.clip({s}, 0, 3)", "{s} * 1.0", "pt.sqrt(abs({s}))", "abs({s})",
@@ -157,8 +161,7 @@ def write(choose):
         for k in range(choose(f"depth {i}", (1, 0, 2, 3), 0.4)):
             h = choose(f"each {i} {k}", EACH, 0.3).format(h=h if h == "x" else f"({h})")
         if label and choose(f"labelled {i}", (True, True, False)):
-            form = choose(f"by label {i}", ("{h} * y", "{h} * pt.eq(y, 1)", "pt.where(y > 0, {h}, 0)",
-                                            "pt.switch(pt.eq(y, 0), {h}, 1)"))  # fmt: skip
+            form = choose(f"by label {i}", LABELLED)
             h = form.format(h=f"({h})")
         s = choose(
             f"reduce {i}", REDUCE[:4] if choose(f"usual {i}", (True, False), 0.3) else REDUCE
@@ -176,7 +179,7 @@ def write(choose):
 # --- Its two readings -----------------------------------------------------------------------------
 
 
-def public(n, text):
+def public(n):
     """Return the public numbers of a text."""
     w = np.array([1.0, 2.0, -1.0, 0.5, 1.0, 3.0, 1.0, 2.0])[:n]
     return {"g": np.arange(n) % 2, "w": w, "one": np.ones(1), "half": 0.5, "A": np.outer([1, 2], w),
@@ -187,7 +190,7 @@ def build(text, seed):
     """Return the model, a point, and the shapes of the statistics; the releases are drawn."""
     rng, pending = np.random.default_rng([seed, 5]), []
     known = int(text.split("n = ")[1].split("\n")[0]) if "n = pm" not in text else 5
-    names = {"pm": pm, "pt": pt, "np": np, "dp": dp, **public(known, text)}
+    names = {"pm": pm, "pt": pt, "np": np, "dp": dp, **public(known)}
     coords = {"row": range(known), "group": ["a", "b"], "column": [10, 20]}
     with pm.Model(coords=coords) as model:
         for name in ("wdata", "gdata"):
@@ -203,14 +206,70 @@ def build(text, seed):
             low, m, high = np.quantile(many[np.isfinite(many)], [0.16, 0.5, 0.84])
             spread = high - low if high - low > 1e-9 * (1 + abs(m)) else 2.0
             b = float(f"{scale * spread / 2:.2g}")
-            numbers = {"b": b, "m": float(f"{m:.3g}"), "shape": many.shape[1:], "np": np, "dp": dp}
-            released.append((name, s, eval(noise, numbers)))
+            given = {"b": b, "m": float(f"{m:.3g}"), "shape": many.shape[1:], "np": np, "dp": dp}
+            released.append((name, s, eval(noise, given)))
         free = list(model.free_RVs)
         noisy = [release_rv(s, mechanism) for _, s, mechanism in released]
-        *drawn, _ = pm.draw([*free, *noisy, pt.zeros(())], random_seed=rng)
+        *drawn, x = pm.draw([*free, *noisy, *statistics, names["x"]], random_seed=rng)
     point = dict(zip([v.name for v in free], drawn, strict=False))
-    pairs = zip(released, drawn[len(free) :], strict=True)
+    drawn_statistics = drawn[len(free) + len(noisy) :]
+    with suppress(NotImplementedError):
+        for s, drawn_s in zip(
+            numbers(text, point | {"x": x}, known), drawn_statistics, strict=True
+        ):
+            if drawn_s.shape != s.shape or not np.allclose(drawn_s, s, 1e-5, 1e-6, equal_nan=True):
+                raise ReadOtherwise(f"numpy reads {s}, PyTensor {drawn_s}")
+    pairs = zip(released, drawn[len(free) :], strict=False)
     return model, point, [(*release, z) for release, z in pairs]
+
+
+class ReadOtherwise(Exception):
+    """Numpy and PyTensor compute different statistics."""
+
+
+class _Law:
+    """A law in numpy's reading: a call returns the value that the variable has."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __call__(self, name, *arguments, **options):
+        return self.values[name]
+
+    def dist(self, *arguments, **options):
+        return self.values["x"]
+
+
+class _Numpy:
+    """The functions that a text takes from PyTensor, as numpy has them."""
+
+    switch, where, dot = map(staticmethod, (np.where, np.where, np.dot))
+    eq, ge = np.equal, np.greater_equal
+
+    def __getattr__(self, name):
+        return getattr(np, name)
+
+    def sigmoid(self, x):
+        return 1 / (1 + np.exp(-np.asarray(x, dtype="float64")))
+
+    def set_subtensor(self, view, x):
+        view[...] = x
+        return view if view.base is None else view.base
+
+    def inc_subtensor(self, view, x):
+        raise NotImplementedError  # numpy has copied the entries
+
+
+def numbers(text, values, known):
+    """Return the statistics that numpy computes, where random variables have these values."""
+    found = []
+    model = SimpleNamespace(Potential=lambda *_: None, Deterministic=lambda _, x: x)
+    for name in {word.split("(")[0].split(".")[0] for word in text.split("pm.")[1:]}:
+        if not hasattr(model, name):
+            setattr(model, name, _Law(values))
+    names = {"pm": model, "pt": _Numpy(), "np": np, **public(known)}
+    exec(text, names | {"release": lambda name, s, *_: found.append(np.asarray(s))})
+    return found
 
 
 def simplest(seed, fails):
@@ -219,7 +278,7 @@ def simplest(seed, fails):
     write(choose)
     stated = dict(choose.made)
     for name in list(stated):
-        for value in range(stated[name]):
+        for value in range(stated.get(name, 0)):
             trial = Choices(seed, stated | {name: value})
             text = write(trial)
             if fails(text, seed):

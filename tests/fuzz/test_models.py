@@ -1,0 +1,53 @@
+"""Random models: each is refused by name, or has the density of Monte Carlo over its records."""
+
+import numpy as np
+import pytest
+
+from pymc_dp.ladder.check import Releases
+from tests.fuzz.judging import judge, run
+from tests.fuzz.models import Choices, numbers, simplest, write
+
+
+def test_models_of_the_day():
+    counts, bad = run(0, 30)
+    assert not bad, "\n".join(bad)
+    assert counts["right"] >= 3
+
+
+def test_a_wrong_density_is_found(monkeypatch):
+    text = """n = 4
+theta = pm.Normal("theta", 0, 1)
+x = pm.Normal("x", theta, 1, shape=n)
+release("z0", x.sum(), "dp.LaplaceMechanism(b)", 1.0)"""
+    assert judge(text, 0)[0] == "right"
+    right = Releases.log_density
+
+    def off(self, *arguments):
+        found, error = right(self, *arguments)
+        return found + (0.0 if self.is_drawn else 0.1), error
+
+    monkeypatch.setattr(Releases, "log_density", off)
+    assert judge(text, 0)[0] == "wrong"
+
+
+def test_the_plainest_text_that_fails():
+    seed = next(s for s in range(99) if "astype" in write(Choices(s)))
+    text = simplest(seed, lambda text, _: "astype" in text)
+    assert text.count("\n") == 3
+    assert "astype('int64')" in text
+
+
+def test_numpy_reads_a_text_too():
+    text = 'n = 3\nx = pm.Normal("x", 0, 1, shape=n)\nrelease("z0", (w * x)[::-1], "", 1)'
+    [found] = numbers(text, {"x": np.arange(3.0)}, 3)
+    np.testing.assert_array_equal(found, [-2.0, 2.0, 0.0])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", range(10))
+def test_models_of_the_night(part, record_property):
+    first = int(np.random.default_rng().integers(2**32))
+    record_property("part and first seed", (part, first))
+    counts, bad = run(first, first + 50)
+    record_property("outcomes", dict(counts))
+    assert not bad, "\n".join(bad)
