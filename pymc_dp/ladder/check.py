@@ -45,7 +45,7 @@ _NEAR = 24  # simulated releases, in whose mean narrow noise is wide
 _TRIED, _LOOK = 200, 3.0  # draws of the prior, of which points are taken by density; seconds
 _PRECISE, _TELLS, _SIGMAS = 0.01, 0.25, 5.0  # an error that is enough, that tells; its multiple
 _ROUNDING = 1e-6
-_UNITS, _OTHERS = 2_000, 8  # records one of which is changed at a time, and how often
+_UNITS, _OTHERS = 2_000, 10  # records one of which is changed at a time; how often, at least
 
 
 @dataclass(frozen=True)
@@ -181,9 +181,10 @@ class Releases:
         self._values = [model.rvs_to_values[rv] for rv in self.rvs]
         self._given = given = [model[name] for name in names]
         released = [getattr(rv.tag, "dp_written", rv) if written else rv for rv in self.rvs]
-        tensors = [[v for v in rv.owner.inputs if not isinstance(v.type, RandomType)]
-                   for rv in released]  # fmt: skip
-        self._inputs = list(dict.fromkeys(v for own in tensors for v in own))
+        self._tensors = [
+            [v for v in rv.owner.inputs if not isinstance(v.type, RandomType)] for rv in released
+        ]
+        self._inputs = list(dict.fromkeys(v for own in self._tensors for v in own))
         self._drawn = [v for v in nearest_rvs(self._inputs) if v not in given]
         self.is_drawn = bool(self._drawn)
         random = filter(is_random, ancestors(self._inputs, blockers=given))
@@ -243,11 +244,10 @@ class Releases:
             again = rv.owner.clone_with_new_inputs([replaced.get(v, v) for v in rv.owner.inputs])
             own = again.outputs[rv.owner.outputs.index(rv)]
             logs.append(pm.logp(own, value).ravel().astype("float64"))
-        total = pt.concatenate(logs)
         if self.is_drawn:
             batch = {v: _many(v) for v in fresh}
-            total, fresh = vectorize_graph(total, batch), list(batch.values())
-        return plain_function([*fresh, *values], total)
+            logs, fresh = vectorize_graph(logs, batch), list(batch.values())
+        return plain_function([*fresh, *values], logs)
 
     def observed(self) -> list[np.ndarray]:
         """Return the published values."""
@@ -256,7 +256,7 @@ class Releases:
     def logs(self, inputs: Sequence[np.ndarray], value: Sequence[np.ndarray]) -> np.ndarray:
         """Return the log densities of all entries, a row for each draw of the inputs."""
         with np.errstate(all="ignore"):
-            return np.asarray(self._logs(*inputs, *value))
+            return np.concatenate(self._logs(*inputs, *value), axis=-1)
 
     def log_density(self, point, values, rng, seconds: float) -> tuple[float, float]:
         """Return the log of the mean density of values, and its standard error."""
@@ -299,30 +299,43 @@ class Releases:
     def _find_parts(self, point, value, rng) -> list[np.ndarray]:
         """Return sets of entries that no record is common to, by changing one after the other."""
         inputs, drawn = self._draw(rng, point, _BLOCKS * self._most(_FIRST))
-        logs = self.logs(inputs, value)
-        width, start = logs.shape[1], int(np.argmax(np.isfinite(logs).sum(axis=1)))
-        first = [x[start] for x in drawn]
-        alone = all(_independent(v, self._given) for v in self._drawn)
-        if width == 1 or not alone or sum(map(np.size, first)) > _UNITS:
-            return [np.arange(width)]
-        parts = list(np.eye(width, dtype=bool))
+        widths = [v.shape[1] for v in self._logs(*inputs, *value)]
+        first = [x[0] for x in drawn]
         units = [(i, unit) for i, x in enumerate(first) for unit in np.ndindex(x.shape)]
-        at_a_time = max(1, _ENTRIES // ((1 + _OTHERS) * self._size))
+        alone = all(_independent(v, self._given) for v in self._drawn)
+        if sum(widths) == 1 or not alone or len(units) > _UNITS:
+            return [np.arange(sum(widths))]
+        parts = list(np.eye(sum(widths), dtype=bool))
+        others = min(len(drawn[0]), max(_OTHERS, _UNITS // len(units)))
+        at_a_time = max(1, _ENTRIES // (others * self._size))
         for k in range(0, len(units), at_a_time):
             own = units[k : k + at_a_time]
-            rows = [np.broadcast_to(v, (len(own), 1 + _OTHERS, *v.shape)) for v in [*point, *first]]
+            rows = [np.broadcast_to(v, (len(own), others, *v.shape)) for v in [*point, *first]]
             changed = [v.copy() for v in rows[len(point) :]]
             for j, (i, unit) in enumerate(own):
-                changed[i][(j, slice(1, None), *unit)] = drawn[i][(slice(_OTHERS), *unit)]
+                changed[i][(j, slice(None), *unit)] = drawn[i][(slice(others), *unit)]
             rows[len(point) :] = changed
-            logs = self.logs(self._of_drawn(*(v.reshape(-1, *v.shape[2:]) for v in rows)), value)
-            logs = logs.reshape(len(own), 1 + _OTHERS, width)
-            for used in (logs != logs[:, :1]).any(axis=1):
+            made = self._of_drawn(*(v.reshape(-1, *v.shape[2:]) for v in rows))
+            for used in self._used(made, widths, len(own)):
                 together = [p for p in parts if (p & used).any()]
                 if len(together) > 1:
                     parts = [p for p in parts if not (p & used).any()]
                     parts.append(np.any(together, axis=0))
         return [np.flatnonzero(p) for p in parts]
+
+    def _used(self, made: Sequence[np.ndarray], widths: Sequence[int], units: int) -> np.ndarray:
+        """Return which entries of the log densities vary with each unit, a row for each."""
+        varies = {}
+        for v, x in zip(self._inputs, made, strict=True):
+            rows = x.reshape(units, -1, math.prod(x.shape[1:]))
+            varies[v] = ((rows != rows[:, :1]) & (rows == rows)).any(axis=1)  # NaN is no change
+        used = []
+        for (statistic, *others), width in zip(self._tensors, widths, strict=True):
+            own = varies[statistic]
+            if own.shape[1] != width or any(varies[v].any() for v in others):
+                own = np.any([varies[v].any(axis=1) for v in (statistic, *others)], axis=0)[:, None]
+            used.append(np.broadcast_to(own, (units, width)))
+        return np.concatenate(used, axis=1)
 
 
 def _seed(generators, rng: np.random.Generator) -> None:

@@ -33,7 +33,7 @@ release("z0", x.sum(), "dp.LaplaceMechanism(b)", 1.0)"""
 def test_the_plainest_text_that_fails():
     seed = next(s for s in range(99) if "astype" in write(Choices(s)))
     text = simplest(seed, lambda text, _: "astype" in text)
-    assert text.count("\n") == 3
+    assert text.count("\n") == 4
     assert "astype('int64')" in text
 
 
