@@ -1,7 +1,6 @@
 """The Python blocks of the README and of the pages of docs run, page by page, top to bottom."""
 
 import re
-from functools import partial
 from importlib.util import find_spec
 from inspect import isfunction
 from operator import attrgetter
@@ -35,7 +34,6 @@ PAGES = [
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dp, "check", partial(dp.check, seconds=1.0))
     text = page.read_text()
     blocks = list(BLOCK.finditer(text))
     assert len(blocks) == len(re.findall(r"^```(?:python|\{code-cell\})$", text, re.MULTILINE))

@@ -609,3 +609,16 @@ def test_a_noisy_threshold_belongs_to_the_statistic():
     )
     up = stats.laplace.sf(2.2, values, 2.0)
     np.testing.assert_allclose(found, np.log(np.where(z, up, 1 - up)).sum())
+
+
+def test_whole_number_noise_on_single_precision_is_refused():
+    """Rounding would decide which numbers of records are possible: 7 times 1/7 is not 1 there."""
+    with pm.Model():
+        x = pm.Bernoulli("x", pm.Beta("p", 1, 1), shape=7)
+        with pytest.raises(ValueError, match="'z': rounding in float32 would decide"):
+            dp.PrivateObservation(
+                "z", x.astype("float32").mean(), dp.GeometricMechanism(1.0), observed=2
+            )
+        dp.PrivateObservation(
+            "z", x.astype("float32").sum(), dp.GeometricMechanism(1.0), observed=2
+        )

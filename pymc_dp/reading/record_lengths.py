@@ -36,15 +36,16 @@ def written_length(rv: TensorVariable) -> TensorVariable | None:
             return None  # a component may have another length than the mixture
         parts = [v for v in nearest_rvs(rv.owner.inputs) if is_component(v)]
         return next((v for v in map(_first_length, parts) if v is not None), None)
-    symbolic = isinstance(op, SymbolicRandomVariable) and op.extended_signature
-    if rv.type.ndim != 1 or not (symbolic or isinstance(op, RandomVariable)):
-        return None
-    return _first_length(rv)
+    return _first_length(rv) if rv.type.ndim == 1 else None
 
 
 def _first_length(rv: TensorVariable) -> TensorVariable | None:
-    """Return the graph of the first entry of a variable's size."""
-    size = rv.owner.op.size_param(rv.owner)
+    """Return the graph of the first entry of a variable's size; None if it has none."""
+    op = rv.owner.op
+    symbolic = isinstance(op, SymbolicRandomVariable) and op.extended_signature
+    if not (symbolic or isinstance(op, RandomVariable)):
+        return None
+    size = op.size_param(rv.owner)
     if size is None or size.owner is None:
         return None
     if not isinstance(size.owner.op, MakeVector):

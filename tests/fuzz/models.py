@@ -217,7 +217,7 @@ def build(text, seed):
         for s, drawn_s in zip(
             numbers(text, point | {"x": x}, known), drawn_statistics, strict=True
         ):
-            if drawn_s.shape != s.shape or not np.allclose(drawn_s, s, 1e-5, 1e-6, equal_nan=True):
+            if drawn_s.shape != s.shape or not np.allclose(drawn_s, s, 2e-3, 1e-3, equal_nan=True):
                 raise ReadOtherwise(f"numpy reads {s}, PyTensor {drawn_s}")
     pairs = zip(released, drawn[len(free) :], strict=False)
     return model, point, [(*release, z) for release, z in pairs]

@@ -14,6 +14,32 @@ def test_models_of_the_day():
     assert counts["right"] >= 3
 
 
+# What random models have found: the law of theta, what follows, what becomes of it, and its text.
+FOUND = [
+    ("shape=2", 'x = pm.Normal.dist(theta.mean(), 1, shape=4); s = pt.sqrt(x.astype("uint8"))',
+     "dp.LaplaceMechanism(b)", "refused", "can wrap around"),
+    ("", "x = pm.Logistic.dist(theta, 0.5, shape=3); s = pt.ge(x, 1) * x",
+     "dp.LaplaceMechanism(b)", "refused", "cannot be solved"),
+    ("", 'x = pm.Poisson("x", 2, shape=()); s = x.sum(axis=0)',
+     "dp.GeometricMechanism(b)", "refused", "no records to integrate out"),
+    ("", 'n = pm.Binomial("n", 8, 0.6); x = pm.Normal("x", theta, 1, shape=n); '
+     "s = pt.stack([x.sum(), (x > 1).sum()])", "dp.LaplaceMechanism(b)", "refused", "several sums"),
+    ("", 'n = pm.Poisson("n", 5); x = pm.HurdlePoisson("x", 0.6, pt.exp(theta), shape=n); '
+     "s = x.sum()", "dp.GeometricMechanism(b)", "refused", "what is summed over"),
+    ("", 'n = pm.DiscreteUniform("n", 2, 7); x = pm.Poisson("x", pt.exp(theta), shape=n); '
+     "s = (1 / (1 + x**2)).sum()", "dp.GaussianMechanism(b)", "refused", "what is summed over"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("own", "lines", "noise", "word", "said"), FOUND)
+def test_what_was_found(own, lines, noise, word, said):
+    lines = lines.replace("; ", "\n").replace("\ns = ", "\nrelease('z0', ")
+    text = f'n = 4\ntheta = pm.Normal("theta", 0, 1, {own})\n{lines}, "{noise}", 1.0)'
+    found = judge(text, 1)
+    assert found[0] == word, found
+    assert said in str(found[1])
+
+
 def test_a_wrong_density_is_found(monkeypatch):
     text = """n = 4
 theta = pm.Normal("theta", 0, 1)

@@ -167,7 +167,8 @@ def _among(group: Records, graphs) -> tuple[list[Selected], list[TensorVariable]
             if v.owner and isinstance(v.owner.op, Sum) and depends_on(v, x) and not v.type.ndim
         ]
         of_all = graph_replace([v.owner.inputs[0] for v in totals], {x: all_x}, strict=False)
-        new = {v: pt.switch(by, h, 0.0).sum() for v, h in zip(totals, of_all, strict=True)}
+        chosen = [pt.switch(by, h, pt.zeros((), dtype=h.dtype)).sum() for h in of_all]
+        new = {v: s.astype(v.dtype) for v, s in zip(totals, chosen, strict=True)}
         graphs = graph_replace(graphs, new, strict=False)
         selected.append(Selected(all_x, by, pt.stack([1 - share, share])))
     if not selected:
