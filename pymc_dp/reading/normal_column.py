@@ -17,6 +17,7 @@ from pymc_dp.reading.column_sums import LinearStatistic, RowRelease, read_releas
 from pymc_dp.reading.columns import column_parameters, columns_of
 from pymc_dp.reading.groups import Records
 from pymc_dp.reading.model import Reading, releases_of
+from pymc_dp.reading.record_lengths import record_length
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def read_normal_column(
     if len(columns) == 1:
         normal_moments(rv)  # declines before the releases are read, which may take long
     declared = releases_of(reading.model, [rv], pending)
-    row_releases = [read_release(r, columns, group.n) for r in declared]
+    n = group.n or record_length(rv)  # a sum of one record may be taken for a value by itself
+    row_releases = [read_release(r, columns, n) for r in declared]
     used = {j for release in row_releases for j in release.used} or {0}
     if len(used) > 1:
         raise Declined
@@ -88,7 +90,7 @@ def read_normal_column(
     mean, variance = normal_moments(rv, j)
     name = str(rv.name) if len(columns) == 1 else f"{rv.name}_{j}"
     column_releases = tuple(release.of_column(j) for release in row_releases)
-    return NormalColumn(rv, name, group.n, mean, variance, column_releases)
+    return NormalColumn(rv, name, n, mean, variance, column_releases)
 
 
 def normal_moments(rv: TensorVariable, j: int = 0) -> tuple[TensorVariable, TensorVariable]:

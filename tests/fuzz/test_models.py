@@ -20,6 +20,8 @@ FOUND = [
      "dp.LaplaceMechanism(b)", "refused", "can wrap around"),
     ("", "x = pm.Logistic.dist(theta, 0.5, shape=3); s = pt.ge(x, 1) * x",
      "dp.LaplaceMechanism(b)", "refused", "cannot be solved"),
+    ("", 'x = pm.Normal("x", theta, 1, shape=1); s = x.sum() + one', "dp.LaplaceMechanism(b)",
+     "right", ""),
     ("", 'x = pm.Poisson("x", 2, shape=()); s = x.sum(axis=0)',
      "dp.GeometricMechanism(b)", "refused", "no records to integrate out"),
     ("", 'n = pm.Binomial("n", 8, 0.6); x = pm.Normal("x", theta, 1, shape=n); '
