@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.ladder.check import Releases
+from pymc_dp.ladder.check import Releases, _found
 from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.model import release_statistic
 
@@ -114,6 +114,34 @@ def test_errors_are_those_of_repeated_draws():
     assert 0.7 < off.std() < 1.4
 
 
+@pytest.mark.compiled
+def test_a_release_that_another_depends_on_is_given():
+    """The density of a noisy sum of an unknown number is that given the noisy number."""
+    with pm.Model() as model:
+        rate, mu = pm.Gamma("rate", 8, 1), pm.Normal("mu")
+        n = pm.Poisson("n", rate)
+        x = pm.Normal("x", mu, 1, shape=n)
+        dp.PrivateObservation("number", n, dp.LaplaceMechanism(1.0), observed=6.0)
+        dp.PrivateObservation("total", x.sum(), dp.LaplaceMechanism(2.0), observed=9.0)
+    found = dp.check(model, **QUICK)
+    assert found.agrees, found
+    assert {*found.table["compared"]} == {"published"}
+
+
+def test_one_point_of_many_is_no_agreement():
+    with pm.Model() as model:
+        pm.Normal("a")
+    points = [[np.array(k)] for k in range(4)]
+    rows = [(-1.0, -1.0, 0.0, 0.1), *[(-1.0, 3.0, -4.0, np.inf)] * 3]
+    assert _found(model, ["a"], points, rows, "published").agrees is None
+    rows[1:3] = [(-1.0, -1.1, 0.1, 0.1)] * 2
+    assert str(_found(model, ["a"], points, rows, "published")).startswith(
+        "agrees within 0.2 at 3 of 4 points"
+    )
+    rows[3] = (np.nan, -1.0, np.nan, 0.1)
+    assert _found(model, ["a"], points, rows, "published").agrees is False
+
+
 def test_what_cannot_be_compared():
     with pm.Model() as model:
         x = pm.Normal("x", 0, 1, shape=1_000)
@@ -121,6 +149,17 @@ def test_what_cannot_be_compared():
     with pytest.raises((ValueError, NotImplementedError), match=r"'z'|'x'"):
         dp.check(model, **QUICK)
     with pm.Model() as model:
+        mu = pm.Normal("mu")
+        x = pm.Normal("x", mu, 1, shape=9)
+        dp.PrivateObservation("z", x.sum(), dp.LaplaceMechanism(1.0))
+    with pytest.raises(ValueError, match="'z' has no value: write observed="):
+        dp.check(model, **QUICK)
+    model = counts()
+    with pytest.raises(ValueError, match="points=0"):
+        dp.check(model, points=0)
+    with pytest.raises(ValueError, match="no draws of 'p'"):
+        dp.check(model, {"posterior": {}}, progressbar=False)
+    with pm.Model() as model:
         pm.Normal("x")
-    with pytest.raises(ValueError, match="nothing to collapse"):
+    with pytest.raises(ValueError, match="there is no release"):
         dp.check(model, progressbar=False)
