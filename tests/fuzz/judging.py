@@ -15,7 +15,7 @@ from pymc_dp.ladder.check import Releases
 from tests.fuzz.models import Choices, ReadOtherwise, build, simplest, write
 
 REFUSALS = (ValueError, NotImplementedError, TypeError)
-NAMES = re.compile(r"'(z\d|x|y|n|q|theta|_?x_\w+|wdata|gdata|potential)\b")
+NAMES = re.compile(r"'(z\d|x|y|n|q|theta|_?[a-z]+_\w+|wdata|gdata|potential)\b")
 NOTHING = "there are no records to integrate out", "there is nothing to collapse"
 BAD = "wrong", "crash", "unnamed", "failed"
 SIGMAS, TELLS = 5.0, 0.25
