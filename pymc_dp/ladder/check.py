@@ -40,6 +40,7 @@ from pymc_dp.reading.frozen import read
 from pymc_dp.reading.model import Reading, privatized
 
 _BLOCKS, _FIRST = 20, 50  # whose differences give the errors; draws of a block at first
+_LEAST = 20_000  # draws, if there is time
 _MOST = 0.05  # share of a mean that one draw may have, or its error is not known
 _ENTRIES, _LARGEST = 4_000_000, 10_000_000  # records that are drawn at a time; that can be drawn
 _NEAR = 24  # simulated releases, in whose mean narrow noise is wide
@@ -308,8 +309,10 @@ class Releases:
             shares = logsumexp(largest, axis=0) - logsumexp(blocks, axis=(0, 1))
             if not np.all(shares < np.log(_MOST)):
                 error = np.inf
+            drawn = count * _BLOCKS
+            error = np.hypot(error, 1.0 / drawn)  # what is rarer may not have been drawn
             now = time.perf_counter()
-            if error < _PRECISE or 2 * now - round_began - began > seconds:
+            if (error < _PRECISE and drawn >= _LEAST) or 2 * now - round_began - began > seconds:
                 return found, error
             size = self._most(2 * size)
 

@@ -71,7 +71,7 @@ EACH = (
     "{h} % 3", "{h} * w", "{h} + w", "{h} * one", "{h} - one", "{h} * wdata", "w / 2 - {h}",
     "pt.sqrt(abs({h}))", "pt.log1p(abs({h}))", "pt.exp({h})", "pt.expm1({h} / 2)", "1 - {h}",
     "pt.maximum({h}, one)", "pt.sigmoid({h})", "{h} * {h}", "half * {h}", "pt.abs({h})",
-    "({h} > 0) & ({h} < 2)", "pt.clip({h}, 0, w)", "{h}[::-1]", "{h} * column", "pt.square({h})",
+    "({h} > 0) & ({h} < 2)", "pt.clip({h}, w, 4)", "{h}[::-1]", "{h} * column", "pt.square({h})",
     "pt.tanh({h})", "{h} ** 3", "1 / (1 + {h} ** 2)", "pt.ge({h}, 1) * {h}", "{h} + theta0 * 0",
 )  # fmt: skip
 # Statistics of them.
