@@ -112,7 +112,8 @@ def _sample(reading: Reading, target: Reading, correlated: bool = False, **kwarg
             "The variables stay as they are written; NUTS moves %s in other coordinates that suit "
             "the data, see %s", names, where,
         )  # fmt: skip
-    late = [] if kwargs.get("var_names") else [d for d in model.deterministics if _may_raise(d)]
+    chosen = kwargs.get("var_names") or not kwargs.get("return_inferencedata", True)
+    late = [] if chosen else [d for d in model.deterministics if _may_raise(d)]
     if late:
         kwargs["var_names"] = [v.name for v in model.unobserved_RVs if v not in late]
     tree = sample_nuts(

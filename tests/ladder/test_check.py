@@ -7,21 +7,24 @@ import pytest
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.ladder.check import Releases, _found
+from pymc_dp.ladder.check import Releases, _found, _integrated
 from pymc_dp.mechanisms.release import release_rv
+from pymc_dp.reading.frozen import read
 from pymc_dp.reading.model import release_statistic
 
 QUICK = {"random_seed": 1, "progressbar": False, "seconds": 20.0, "points": 2}
 
 
-def means():
+def means(wider=1.0):
     """Groups of Normal records, in one release."""
     group = np.repeat(np.arange(6), 5)
     with pm.Model() as model:
         theta = pm.Normal("theta", 0, 1, shape=6)
         x = pm.Normal("x", theta[group], 1, shape=30)
         means = pt.stack([x[group == k].mean() for k in range(6)])
-        dp.PrivateObservation("z", means, dp.LaplaceMechanism(0.5), observed=np.linspace(-2, 2, 6))
+        dp.PrivateObservation(
+            "z", means, dp.LaplaceMechanism(0.5 * wider), observed=np.linspace(-2, 2, 6)
+        )
     return model
 
 
@@ -34,20 +37,20 @@ def alone():
     return model
 
 
-def counts():
+def counts(wider=1.0):
     with pm.Model() as model:
         p = pm.Beta("p", 2, 2)
         x = pm.Bernoulli("x", p, shape=200)
-        dp.PrivateObservation("z", x.sum(), dp.GeometricMechanism(2.0), observed=71)
+        dp.PrivateObservation("z", x.sum(), dp.GeometricMechanism(2.0 * wider), observed=71)
     return model
 
 
-def statistics():
+def statistics(wider=1.0):
     """A rung whose latent statistics are drawn."""
     with pm.Model() as model:
         mu, sigma = pm.Normal("mu"), pm.HalfNormal("sigma")
         x = pm.Normal("x", mu, sigma, shape=8)
-        dp.PrivateObservation("z", x.var(ddof=1), dp.LaplaceMechanism(1.0), observed=1.5)
+        dp.PrivateObservation("z", x.var(ddof=1), dp.LaplaceMechanism(wider), observed=1.5)
     return model
 
 
@@ -67,7 +70,7 @@ def test_at_draws_of_a_posterior():
         idata = pm.sample_prior_predictive(50, random_seed=1)
     idata["posterior"] = idata["prior"]
     found = dp.check(model, idata, **QUICK)
-    assert found.agrees is not False
+    assert found.agrees
     np.testing.assert_array_equal(found.table["p"], idata["prior"]["p"].to_numpy()[0, [0, 49]])
 
 
@@ -81,6 +84,54 @@ def test_what_is_wrong_differs():
     assert found.agrees is False
     assert repr(found).startswith("differs by")
     assert "Please report the model" in repr(found)
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("build", [means, counts, statistics])
+def test_what_is_wrong_with_a_rung_differs(build, monkeypatch):
+    other = _integrated(read(build(wider=1.5), ""))
+    monkeypatch.setattr("pymc_dp.ladder.check._integrated", lambda reading: other)
+    assert dp.check(build(), **QUICK).agrees is False
+
+
+@pytest.mark.compiled
+def test_a_rare_mode_is_not_called_a_difference():
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 0.1)
+        x = pm.NormalMixture.dist([1 - 1e-5, 1e-5], pt.stack([mu, mu + 100]), 1.0, shape=1)
+        dp.PrivateObservation("z", x, dp.LaplaceMechanism(10.0), observed=[100.0])
+    assert dp.check(model, **QUICK | {"seconds": 2.0}).agrees is not False
+
+
+LAWS = {
+    "of nothing given": lambda mu: pm.Normal("x", 0, 1, shape=3),
+    "public components": lambda mu: pm.NormalMixture("x", [0.3, 0.7], [0, 2], 0.5, shape=3),
+    "components": lambda mu: pm.NormalMixture(
+        "x", [0.3, 0.7], pt.stack([mu, mu + 2]), 0.5, shape=3
+    ),
+    "random share": lambda mu: pm.Binomial("x", 5, pm.Beta("share", 1, 1), shape=3),
+    "random rates": lambda mu: pm.Poisson("x", pm.Gamma.dist(2, 1, shape=3)),
+    "random scale": lambda mu: pm.Normal("x", mu, pt.exp(pm.Normal("s")), shape=3),
+    "truncated": lambda mu: pm.TruncatedNormal("x", mu, 1, lower=0, shape=3),
+    "rows": lambda mu: pm.MvNormal("x", pt.stack([mu, mu, 0.0]), np.eye(3)),
+}
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("law", LAWS)
+def test_each_row_is_drawn(law):
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        x = LAWS[law](mu)
+        dp.PrivateObservation("z", x.sum() + mu, dp.LaplaceMechanism(1.0), observed=1.0)
+    releases = Releases(model, ["mu"], written=True)
+    first, second = (
+        releases._draw(np.random.default_rng(seed), [np.array(0.5)], 1_500)[0][0] for seed in (1, 2)
+    )
+    assert (first != second).any()
+    with model:
+        one_by_one = pm.draw(pm.do(model, {"mu": 0.5})["x"].sum() + 0.5, 1_500, random_seed=3)
+    assert stats.ks_2samp(first, one_by_one).pvalue > 1e-4
 
 
 @pytest.mark.compiled
