@@ -314,4 +314,6 @@ def test_a_value_alone_that_cannot_be_solved_is_refused_where_it_is_released():
     with pm.Model():
         x = pm.Logistic.dist(pm.Normal("t"), 0.5, shape=3)
         with pytest.raises(NotImplementedError, match="'z': `mul` cannot be solved"):
-            dp.PrivateObservation("z", pt.ge(x, 1) * x, dp.LaplaceMechanism(1.0), observed=[0, 1, 2])
+            dp.PrivateObservation(
+                "z", pt.ge(x, 1) * x, dp.LaplaceMechanism(1.0), observed=[0, 1, 2]
+            )
