@@ -176,7 +176,7 @@ def PrivateObservation(
                 f"Register the records with the model and release a statistic of them"
             )
         rv = marginal_release_rv(statistic, mechanism, name=name)
-        rv.tag.dp_written = release_rv(statistic, mechanism)  # for `check`
+        rv.tag.dp_written = statistic, mechanism  # for `check`
     else:
         check_confidential(name, statistic, model)
         warn_of_one_value(name, statistic)

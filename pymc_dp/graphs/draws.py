@@ -78,7 +78,7 @@ def per_draw(
 
     Returns an array with one leading dimension for chains and draws together.
     """
-    values = {**_needed(posterior, [graph]), **inputs}
+    values = {**needed_draws(posterior, [graph]), **inputs}
     batched = {rv: rv.type.clone(shape=(None, *rv.type.shape))(name=rv.name) for rv in values}
     [output] = vectorize_graph([graph], batched)
     function = _compiled(list(batched.values()), output, **options)
@@ -98,13 +98,13 @@ def each_draw(
     posterior: xr.Dataset, graphs: Sequence[TensorVariable], inputs: Given = MappingProxyType({})
 ) -> Iterator[list[np.ndarray]]:
     """Evaluate graphs at one posterior draw after the other; memory holds those of one draw."""
-    values = {**_needed(posterior, graphs), **inputs}
+    values = {**needed_draws(posterior, graphs), **inputs}
     function = _compiled(list(values), list(graphs))
     for i in range(posterior.sizes["chain"] * posterior.sizes["draw"]):
         yield function(*(v[i] for v in values.values()))
 
 
-def _needed(
+def needed_draws(
     posterior: xr.Dataset, graphs: Sequence[TensorVariable]
 ) -> dict[TensorVariable, np.ndarray]:
     """Return the draws of the variables that graphs are computed from, chains joined."""

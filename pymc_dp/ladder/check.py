@@ -22,7 +22,7 @@ from pymc.distributions.mixture import MixtureRV
 from pymc.logprob.utils import ParameterValueError
 from pymc.util import get_random_generator
 from pytensor.graph.basic import Constant
-from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
@@ -30,12 +30,13 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.special import logsumexp, softmax
 
 from pymc_dp.graphs.declined import Declined
-from pymc_dp.graphs.draws import compile_draws, python_is_meant
+from pymc_dp.graphs.draws import compile_draws, needed_draws, python_is_meant
 from pymc_dp.graphs.shapes import known_shape
 from pymc_dp.graphs.stages import Stages, stage
 from pymc_dp.graphs.values import PLAIN_MODE, is_random, nearest_rvs, plain_function
 from pymc_dp.ladder.collapse import collapsed, left_out, try_densities
 from pymc_dp.laws.integrated import all_releases
+from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.frozen import read
 from pymc_dp.reading.model import Reading, privatized
 
@@ -196,9 +197,9 @@ class Releases:
 
     def __init__(self, model: pm.Model, names: Sequence[str], *, written: bool):
         self.rvs = [rv for rv in all_releases(model) if rv in model.observed_RVs]
-        self._values = [model.rvs_to_values[rv] for rv in self.rvs]
+        self._observed = plain_function([], [model.rvs_to_values[rv] for rv in self.rvs])
         self._theta = [model[name] for name in names]
-        released = [getattr(rv.tag, "dp_written", rv) if written else rv for rv in self.rvs]
+        self._released = released = [_as_written(rv, model) if written else rv for rv in self.rvs]
         self._tensors = [
             [v for v in rv.owner.inputs if not isinstance(v.type, RandomType)] for rv in released
         ]
@@ -216,13 +217,13 @@ class Releases:
                 f"{self._size:,} records are too many to be drawn again and again: check the model "
                 f"with fewer"
             )
-        self._released: list[TensorVariable] = released
         self._parts: list[np.ndarray] = []
-        self._logs = self._density(released, self._inputs)
-        self._fixed = plain_function(given, self._inputs)
+        self._logs = self._density()
         if self.is_drawn:
             self._of_drawn = _vectorized([*given, *self._drawn], self._inputs, _plain)
             self._draw = self._drawing()
+        else:
+            self._fixed = plain_function(given, self._inputs)
 
     def _drawing(self) -> Callable:
         """Return the function of a point and a number that draws what the releases are made of."""
@@ -232,9 +233,8 @@ class Releases:
             above = {*ancestors(rv.owner.inputs)}
             # What depends on nothing that is random or given would be drawn once for all.
             if rv not in inputs and above.isdisjoint(inputs) and not any(map(is_random, above)):
-                inputs[next(v for v in rv.owner.inputs[::-1] if isinstance(v, TensorVariable))] = (
-                    None
-                )
+                last = next(v for v in rv.owner.inputs[::-1] if isinstance(v, TensorVariable))
+                inputs[last] = None
         others = plain_function([], [v for v in inputs if v not in self._given])()
         generators: list = []
 
@@ -263,11 +263,12 @@ class Releases:
         _seed(generators, rng)
         return [function(*points[i % len(points)]) for i in range(count)]
 
-    def _density(self, released, inputs) -> Callable:
-        fresh, values = [v.type() for v in inputs], [rv.type() for rv in released]
-        replaced = dict(zip(inputs, fresh, strict=True))
+    def _density(self) -> Callable:
+        """Return the function of inputs and values that is the log densities of each release."""
+        fresh, values = [v.type() for v in self._inputs], [rv.type() for rv in self._released]
+        replaced = dict(zip(self._inputs, fresh, strict=True))
         logs = []
-        for rv, value in zip(released, values, strict=True):
+        for rv, value in zip(self._released, values, strict=True):
             again = rv.owner.clone_with_new_inputs([replaced.get(v, v) for v in rv.owner.inputs])
             own = again.outputs[rv.owner.outputs.index(rv)]
             logs.append(pm.logp(own, value).ravel().astype("float64"))
@@ -278,7 +279,7 @@ class Releases:
 
     def observed(self) -> list[np.ndarray]:
         """Return the published values."""
-        return [np.asarray(v.eval()) for v in self._values]
+        return self._observed()
 
     def logs(self, inputs: Sequence[np.ndarray], value: Sequence[np.ndarray]) -> np.ndarray:
         """Return the log densities of all entries, a row for each draw of the inputs."""
@@ -395,6 +396,19 @@ class Releases:
                 own = np.any([varies[v].any(axis=1) for v in (statistic, *others)], axis=0)[:, None]
             used.append(np.broadcast_to(own, (units, width)))
         return np.concatenate(used, axis=1)
+
+
+def _as_written(release: TensorVariable, model: pm.Model) -> TensorVariable:
+    """Return the release around what the user wrote, of the variables of this model.
+
+    Copies of a model keep the tag, whose variables are those of the first.
+    """
+    if not hasattr(release.tag, "dp_written"):
+        return release
+    written = release_rv(*release.tag.dp_written)
+    others = {v: model[v.name] for v in ancestors([written]) if v.name in model.named_vars}
+    [own] = graph_replace([written], others, strict=False)
+    return own
 
 
 def _plain(inputs, outputs, mode=PLAIN_MODE) -> Callable:
@@ -524,14 +538,14 @@ def _points(model, density, names, observed, idata, count, rng) -> list[list[np.
     """Return values of the parameters: draws of the posterior, or of the prior by their density."""
     variables = [model[name] for name in names]
     if idata is not None:
-        posterior = idata["posterior"] if "posterior" in getattr(idata, "children", idata) else {}
+        has_draws = "posterior" in getattr(idata, "children", idata)
+        posterior: Any = idata["posterior"] if has_draws else {}
         lacks = [name for name in names if name not in posterior]
         if lacks:
             raise ValueError(f"idata has no draws of {lacks[0]!r} in a group 'posterior'")
-        draws = [posterior[n].to_numpy().reshape(-1, *posterior[n].shape[2:]) for n in names]
-        at = np.unique(np.linspace(0, len(draws[0]) - 1, count).astype(int))
-        return [[np.asarray(d[i], dtype=v.dtype) for d, v in zip(draws, variables, strict=True)]
-                for i in at]  # fmt: skip
+        values = needed_draws(posterior, variables)
+        at = np.linspace(0, posterior.sizes["chain"] * posterior.sizes["draw"] - 1, count)
+        return [[values[v][i] for v in variables] for i in np.unique(at.astype(int))]
     function, generators = compile_draws([], variables, mode=PLAIN_MODE)
     _seed(generators, rng)
     try:

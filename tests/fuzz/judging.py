@@ -12,18 +12,14 @@ from pymc.logprob.utils import ParameterValueError
 
 import pymc_dp as dp
 from pymc_dp.ladder.check import Releases
+from tests.fuzz.comparing import REFUSALS, SIGMAS, kind
 from tests.fuzz.models import Choices, ReadOtherwise, build, simplest, write
 
-REFUSALS = (ValueError, NotImplementedError, TypeError)
+OF_THE_PACKAGE = (*REFUSALS, TypeError)
 NAMES = re.compile(r"'(z\d|x|y|n|q|theta|_?[a-z]+_\w+|wdata|gdata|potential)\b")
 NOTHING = "there are no records to integrate out", "there is nothing to collapse"
 BAD = "wrong", "crash", "unnamed", "failed"
-SIGMAS, TELLS = 5.0, 0.25
-
-
-def kind(message):
-    """Return what is alike in messages about other models."""
-    return re.sub(r"'[^']*'|`[^`]*`|[-\d.]+", "_", message)[:70]
+TELLS = 0.25  # an error of a log density, above which nothing is said
 
 
 def judge(text, seed, seconds=0.3):
@@ -71,7 +67,7 @@ def _judge(text, seed, seconds):
 def _refused(error):
     if isinstance(error, ParameterValueError):
         return "invalid", kind(str(error))
-    if not isinstance(error, REFUSALS):
+    if not isinstance(error, OF_THE_PACKAGE):
         return "crash", f"{type(error).__name__}: {str(error)[:300]}"
     named = NAMES.search(str(error)) or str(error).startswith(NOTHING)
     return ("refused", kind(str(error))) if named else ("unnamed", str(error)[:300])

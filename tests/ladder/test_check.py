@@ -4,13 +4,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pymc.model.fgraph import clone_model
 from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.ladder.check import Releases, _found, _integrated
-from pymc_dp.mechanisms.release import release_rv
 from pymc_dp.reading.frozen import read
-from pymc_dp.reading.model import release_statistic
 
 QUICK = {"random_seed": 1, "progressbar": False, "seconds": 20.0, "points": 2}
 
@@ -77,9 +76,8 @@ def test_at_draws_of_a_posterior():
 @pytest.mark.compiled
 def test_what_is_wrong_differs():
     model = alone()
-    model["z"].tag.dp_written = release_rv(
-        1.2 * release_statistic(model["z"].tag.dp_written), dp.LaplaceMechanism(0.3)
-    )
+    statistic, mechanism = model["z"].tag.dp_written
+    model["z"].tag.dp_written = 1.2 * statistic, mechanism
     found = dp.check(model, **QUICK)
     assert found.agrees is False
     assert repr(found).startswith("differs by")
@@ -177,6 +175,13 @@ def test_a_release_that_another_depends_on_is_given():
     found = dp.check(model, **QUICK)
     assert found.agrees, found
     assert {*found.table["compared"]} == {"published"}
+
+
+@pytest.mark.compiled
+def test_a_copy_has_variables_of_its_own():
+    copy = clone_model(alone())
+    found = dp.check(copy, **QUICK)
+    assert found.agrees, found
 
 
 def test_one_point_of_many_is_no_agreement():
