@@ -207,7 +207,7 @@ MUTANTS = {
         "pymc_dp/reading/column_sums.py",
         "(0,): {y: float(n)},",
         "(0,): {y: float(n - 1)},",
-        "tests/fuzz/test_rungs.py",
+        "tests/fuzz/test_models.py",
     ),
     "factor of a statistic": Mutant(
         "pymc_dp/laws/one_value.py",

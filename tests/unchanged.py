@@ -20,11 +20,9 @@ from rich.console import Console
 
 import pymc_dp as dp
 from tests.conformance.test_decisions import decisions
-from tests.fuzz.grammar import random_spec
-from tests.models import MODELS, route_table
+from tests.models import MODELS
 
 PLACE = Path(__file__).parent / "data" / "unchanged.json"
-RANDOM_MODELS = 150
 REFUSALS = (ValueError, NotImplementedError, TypeError, pm.SamplingError)
 STEPPED = ("gaussian", "poisson", "bernoulli", "table", "factorization", "normal")
 
@@ -58,17 +56,6 @@ def first_draws(sample):
 
 def found_of(name):
     """Return what there is to say of one model."""
-    if name.startswith("random model"):
-        spec = random_spec(int(name.split()[-1]))
-        try:
-            model = spec.build(spec.published())
-        except REFUSALS as error:
-            return {"refused": str(error)}
-        rungs = ("marginal", "statistics") if spec.latent else ()
-        return {
-            "routes": [[r.name, reason] for r, _, reason in route_table(model)],
-            "rungs": {rung: rung_of(model, rung) for rung in rungs},
-        }
     found = decisions(MODELS[name], 0, density=True)
     model = MODELS[name]()
     found["sample"] = first_draws(lambda **kwargs: dp.sample(model, **kwargs))
@@ -101,7 +88,7 @@ def main(arguments):
     logging.disable(logging.WARNING)
     write = arguments == ["write"]
     before = {} if write else json.loads(PLACE.read_text())
-    names = [*MODELS, *(f"random model {seed}" for seed in range(RANDOM_MODELS))]
+    names = [*MODELS]
     if arguments and not write:
         names = [name for name in names if name in arguments]
     found, changed = {}, 0

@@ -209,6 +209,7 @@ class Releases:
         self._known = [k for k, rv in enumerate(self.rvs) if rv in reached]
         self._given = given = [*self._theta, *(self.rvs[k] for k in self._known)]
         self._drawn = [v for v in nearest_rvs(self._inputs) if v not in given]
+        self.drawn = self._drawn
         self.is_drawn = bool(self._drawn)
         random = filter(is_random, ancestors(self._inputs, blockers=given))
         self._size = sum(math.prod(n or 1 for n in known_shape(v)) for v in random)
@@ -276,6 +277,11 @@ class Releases:
             batch = {v: _many(v) for v in fresh}
             logs, fresh = vectorize_graph(logs, batch), list(batch.values())
         return plain_function([*fresh, *values], logs)
+
+    def inputs_of(self, point, drawn):
+        """Return what the laws of all releases take, for many values of what is drawn."""
+        count = len(drawn[0])
+        return self._of_drawn(*(np.broadcast_to(v, (count, *np.shape(v))) for v in point), *drawn)
 
     def observed(self) -> list[np.ndarray]:
         """Return the published values."""

@@ -64,7 +64,7 @@ def sum_of_first(function: Callable, records: TensorVariable, n) -> TensorVariab
 def _support_point_of_sums(op, rv, records, n):
     [law] = nearest_rvs([records])
     point = _support_point(law.owner.op, law, *law.owner.inputs)
-    inputs = pt.moveaxis(point, 0, -1), n
+    inputs = pt.moveaxis(point, 0, -1).astype(records.dtype), n  # counts start at int8 or doubles
     pairs = zip(op.fgraph.inputs, inputs, strict=True)
     [start] = op.fgraph.bind({v: v.type.filter_variable(value) for v, value in pairs})
     return start

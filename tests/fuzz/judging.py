@@ -9,17 +9,31 @@ import numpy as np
 import pymc as pm
 import pytensor
 from pymc.logprob.utils import ParameterValueError
+from pytensor.graph.basic import Constant
 
 import pymc_dp as dp
+from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.ladder.check import Releases
-from tests.fuzz.comparing import REFUSALS, SIGMAS, kind
-from tests.fuzz.models import Choices, ReadOtherwise, build, simplest, write
+from pymc_dp.reading.sums import additive
+from tests.fuzz import stepping
+from tests.fuzz.exact_density import exact_density
+from tests.fuzz.models import CHANGED, Choices, ReadOtherwise, build, simplest, write
+from tests.reading.sums.test_reader import evaluate, near_means, reassemble
 
+REFUSALS = (ValueError, NotImplementedError)
 OF_THE_PACKAGE = (*REFUSALS, TypeError)
-NAMES = re.compile(r"'(z\d|x|y|n|q|theta|_?[a-z]+_\w+|wdata|gdata|potential)\b")
+NAMES = re.compile(r"'(z\d|x\d?|[ynqbs]|theta|total|rate|share|_?[a-z]+_\w+|[wg]data|potential)\b")
 NOTHING = "there are no records to integrate out", "there is nothing to collapse"
 BAD = "wrong", "crash", "unnamed", "failed"
+SIGMAS = 5.0  # at which one comparison in a million would differ by chance
+ROUNDING = 1e-6
+STEPS_EVERY = 6  # models, of which one has its steps tried
 TELLS = 0.25  # an error of a log density, above which nothing is said
+
+
+def kind(message):
+    """Return what is alike in messages about other models."""
+    return re.sub(r"'[^']*'|`[^`]*`|[-\d.]+", "_", message)[:60]
 
 
 def judge(text, seed, seconds=0.3):
@@ -45,7 +59,7 @@ def _judge(text, seed, seconds):
                     dp.PrivateObservation(name, s, mechanism, observed=z)
             except Exception as error:
                 return _refused(error)
-        said = []
+        said = [sums_read(model, released, point)]
         for rung in ("marginal", "statistics"):
             try:
                 alone = "x" not in model.named_vars and rung == "marginal"
@@ -54,14 +68,71 @@ def _judge(text, seed, seconds):
                 found = _refused(error)
             else:
                 found = compare(model, ours, point, seed, seconds)
+                if found[0] == "right" and changed_data(model, ours, later=True):
+                    said.append((rung, *found))
+                    found = compare(model, ours, point, seed, seconds)
+                    changed_data(model, ours, later=False)
+                if rung == "statistics" and found[0] not in BAD and not seed % STEPS_EVERY:
+                    said += steps(ours, seed, rung)
             said.append((rung, *found))
-            if found[0] in BAD:
-                return found[0], f"{rung}: {found[1]}"
-        words = [word for _, word, _ in said]
-        for word in ("right", "undecided"):
-            if word in words:
-                return word, said
-        return "refused", said[0][2]
+        refused = all(word == "refused" for _, word, _ in said[1:])
+        if not seed % (STEPS_EVERY // 2 if refused else STEPS_EVERY):
+            said += steps(model, seed, "records")
+        for word in (*BAD, "right", "undecided"):
+            for what, found, more in said:
+                if found == word:
+                    return word, f"{what}: {more}" if word in BAD else said
+        return "refused", said[1][2]
+
+
+def changed_data(model, ours, later):
+    """Give models other public data, or that of before; return whether that can be."""
+    names = [name for name in CHANGED if name in model.named_vars]
+    if not names or any(isinstance(ours.named_vars.get(name), Constant) for name in names):
+        return False
+    for name in names:
+        value = model[name].get_value()
+        if later:
+            model[name].tag.before = value
+        for own in (model, ours):
+            if name in own.named_vars:
+                own.set_data(name, CHANGED[name](value) if later else model[name].tag.before)
+    return True
+
+
+def sums_read(model, released, point):
+    """Compare what the sweep over records reads of the statistics with their numbers."""
+    x = model.named_vars.get("x")
+    if x not in model.free_RVs or not np.ndim(point["x"]):
+        return "sums", "none", ""
+    n, values = len(point["x"]), {x: np.asarray(point["x"])}
+    for name, s, _, _ in released:
+        if nearest_rvs([s]) != [x]:
+            continue
+        try:
+            read = additive(s, {x: n})
+            found = reassemble(read, values, near_means(read, values), n)
+        except REFUSALS:
+            continue
+        except Exception as error:
+            return "sums", "crash", f"{name}: {type(error).__name__}: {str(error)[:200]}"
+        direct = evaluate(s, {x: pytensor.shared(values[x])})
+        if not np.allclose(found, np.ravel(direct), 1e-6, 1e-6, equal_nan=True):
+            return "sums", "wrong", f"{name}: read as {found}, and is {direct}"
+    return "sums", "read", ""
+
+
+def steps(model, seed, what):
+    """Return what becomes of the steps of a model, one after the other."""
+    try:
+        made = stepping.steps_of(model)
+    except Exception as error:
+        return [(f"steps of {what}", *_refused(error))]
+    try:
+        found = stepping.stepped(model, made, seed) if made else []
+    except Exception as error:
+        return [(f"steps of {what}", "crash", f"{type(error).__name__}: {str(error)[:300]}")]
+    return [(f"steps of {what}", word, name) for word, name in found]
 
 
 def _refused(error):
@@ -79,33 +150,40 @@ def compare(model, ours, point, seed, seconds):
     rng = np.random.default_rng([seed, 7])
     try:
         density = Releases(ours, names, written=False)
-        observed = density.observed()
+        own_values = [density.observed()]  # some rungs have releases in one
     except Exception as error:
         return "crash", f"ours: {type(error).__name__}: {str(error)[:200]}"
     written = Releases(model, names, written=True)
+    observed = written.observed()
     variables = [model[name] for name in names]
     points = [[point[name] for name in names]]
     points += [pm.draw(variables, random_seed=rng) for _ in range(2 if names else 0)]
-    known = 0
+    if written.is_drawn and {*names} == {rv.name for rv in model.free_RVs}:
+        return "undecided", "nothing is integrated out"
+    known = []
     for at in points:
+        try:
+            exact = exact_density(written, at, observed, rng) if written.is_drawn else None
+        except Exception:
+            exact = None
         for more in (1, 20):
             try:
-                own, own_error = density.log_density(at, [observed], rng, more * seconds)
+                own, own_error = density.log_density(at, own_values, rng, more * seconds, exact)
             except Exception as error:
                 return "crash", f"density: {type(error).__name__}: {str(error)[:200]}"
-            truth, error = written.log_density(at, [observed], rng, more * seconds, own)
+            truth, error = exact, 0.0
+            if exact is None:
+                truth, error = written.log_density(at, [observed], rng, more * seconds, own)
             error = np.hypot(error, own_error)
-            if not error < TELLS:
+            if np.isnan(own) or not error < TELLS:  # NaN: dp.sample says that there is no density
                 break
-            if abs(own - truth) <= SIGMAS * error + 1e-6:
-                known += 1
+            if own == truth or abs(own - truth) <= SIGMAS * error + ROUNDING * (1 + abs(truth)):
+                known.append("exact" if exact is not None else "drawn")
                 break
         else:
-            return (
-                "wrong",
-                f"{own} and {truth} +- {error:.2g} at {dict(zip(names, at, strict=True))}",
-            )
-    return ("right", "") if known else ("undecided", "")
+            where = dict(zip(names, at, strict=True))
+            return "wrong", f"{own} and {truth} +- {error:.2g} at {where}"
+    return ("right", "".join({*known})) if known else ("undecided", "")
 
 
 def run(first, last, path=None):

@@ -5,7 +5,7 @@ import pytest
 
 from pymc_dp.ladder.check import Releases
 from tests.fuzz.judging import judge, run
-from tests.fuzz.models import Choices, numbers, simplest, write
+from tests.fuzz.models import AFTER, NOISE, Choices, numbers, simplest, write
 
 
 def test_models_of_the_day():
@@ -33,13 +33,24 @@ FOUND = [
 ]  # fmt: skip
 
 
+def text_of(own, lines, noise):
+    lines = lines.replace("; ", "\n").replace("\ns = ", "\nrelease('z0', ")
+    return f'n = 4\ntheta = pm.Normal("theta", 0, 1, {own})\n{lines}, "{noise}", 1.0)'
+
+
 @pytest.mark.parametrize(("own", "lines", "noise", "word", "said"), FOUND)
 def test_what_was_found(own, lines, noise, word, said):
-    lines = lines.replace("; ", "\n").replace("\ns = ", "\nrelease('z0', ")
-    text = f'n = 4\ntheta = pm.Normal("theta", 0, 1, {own})\n{lines}, "{noise}", 1.0)'
-    found = judge(text, 1)
+    found = judge(text_of(own, lines, noise), 1)
     assert found[0] == word, found
     assert said in str(found[1])
+
+
+@pytest.mark.parametrize("after", AFTER)
+@pytest.mark.parametrize("reduce", ["x.sum()", "x.mean()", "pt.dot(pt.ones_like(x), x)"])
+def test_spellings_of_a_sum_of_normal_records(reduce, after):
+    s = after.format(s=f"({reduce})")
+    found = judge(text_of("", f'x = pm.Normal("x", theta, 1, shape=n); s = {s}', NOISE[1]), 1)
+    assert found[0] in ("right", "refused"), found
 
 
 def test_a_wrong_density_is_found(monkeypatch):
