@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable, _support_point
 from pymc.distributions.shape_utils import change_dist_size
+from pymc.logprob.abstract import _logprob
 from pytensor.tensor.random.utils import normalize_size_param
 from pytensor.tensor.type_other import NoneTypeT
 from pytensor.tensor.variable import TensorVariable
@@ -68,3 +69,11 @@ def _support_point_of_sums(op, rv, records, n):
     pairs = zip(op.fgraph.inputs, inputs, strict=True)
     [start] = op.fgraph.bind({v: v.type.filter_variable(value) for v, value in pairs})
     return start
+
+
+@_logprob.register(RecordSumsRV)
+def _no_density_of_sums(op, values, *inputs, **kwargs):
+    raise NotImplementedError(
+        f"the sums {values[0].name!r} have a density with what is released of them only: release "
+        f"them with dp.PrivateObservation, or leave them out of the model"
+    )

@@ -22,7 +22,7 @@ def exact_density(written, point, values, rng):
     these are integrated by quadrature. Laws whose masses do not add up to one are left alone.
     """
     latents = written.drawn
-    between = {*ancestors(written._inputs, blockers=written._given)} - {*written._given}
+    between = {*ancestors(written.inputs, blockers=written.given)} - {*written.given}
     if {*filter(is_random, between)} != {*latents}:
         return None
     fresh = [v.type() for v in latents]
@@ -30,8 +30,8 @@ def exact_density(written, point, values, rng):
     logs = graph_replace(logs, dict(zip(latents, fresh, strict=True)), strict=False)
     many = [v.type.clone(shape=(None, *v.type.shape))() for v in fresh]
     logs = vectorize_graph(logs, dict(zip(fresh, many, strict=True)))
-    log_law = plain_function([*written._given, *many], logs)
-    _, drawn = written._draw(rng, point, _DRAWS)
+    log_law = plain_function([*written.given, *many], logs)
+    _, drawn = written.draw(rng, point, _DRAWS)
 
     def of_records(*records):
         own = [np.asarray(r, dtype=v.type.dtype) for r, v in zip(records, latents, strict=True)]

@@ -30,6 +30,11 @@ FOUND = [
      "s = x.sum()", "dp.GeometricMechanism(b)", "refused", "what is summed over"),
     ("", 'n = pm.DiscreteUniform("n", 2, 7); x = pm.Poisson("x", pt.exp(theta), shape=n); '
      "s = (1 / (1 + x**2)).sum()", "dp.GaussianMechanism(b)", "refused", "what is summed over"),
+    ("", 'x = pm.Weibull("x", 1.5, pt.exp(theta), shape=n); s = (x - x.mean()).sum()',
+     "dp.LaplaceMechanism(b)", "refused", "is the same whatever"),
+    ("", 'm = pm.Poisson("n", 5, shape=2); '
+     'x = dp.RecordSums("x", pm.Bernoulli.dist(logit_p=theta), m, shape=2); '
+     "s = pt.concatenate([m, x])", "dp.LaplaceMechanism(b)", "right", ""),
 ]  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from pymc.model.fgraph import clone_model
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.ladder.check import Releases, _found, _integrated
+from pymc_dp.ladder.check import Releases, _integrated
+from pymc_dp.ladder.check.words import in_words
 from pymc_dp.reading.frozen import read
 
 QUICK = {"random_seed": 1, "progressbar": False, "seconds": 20.0, "points": 2}
@@ -124,7 +125,7 @@ def test_each_row_is_drawn(law):
         dp.PrivateObservation("z", x.sum() + mu, dp.LaplaceMechanism(1.0), observed=1.0)
     releases = Releases(model, ["mu"], written=True)
     first, second = (
-        releases._draw(np.random.default_rng(seed), [np.array(0.5)], 1_500)[0][0] for seed in (1, 2)
+        releases.draw(np.random.default_rng(seed), [np.array(0.5)], 1_500)[0][0] for seed in (1, 2)
     )
     assert (first != second).any()
     total = pm.do(model, {"mu": 0.5})["x"].sum() + 0.5
@@ -189,13 +190,13 @@ def test_one_point_of_many_is_no_agreement():
         pm.Normal("a")
     points = [[np.array(k)] for k in range(4)]
     rows = [(-1.0, -1.0, 0.0, 0.1), *[(-1.0, 3.0, -4.0, np.inf)] * 3]
-    assert _found(model, ["a"], points, rows, "published").agrees is None
+    assert in_words(model, ["a"], points, rows, "published").agrees is None
     rows[1:3] = [(-1.0, -1.1, 0.1, 0.1)] * 2
-    assert str(_found(model, ["a"], points, rows, "published")).startswith(
+    assert str(in_words(model, ["a"], points, rows, "published")).startswith(
         "agrees within 0.2 at 3 of 4 points"
     )
     rows[3] = (np.nan, -1.0, np.nan, 0.1)
-    assert _found(model, ["a"], points, rows, "published").agrees is False
+    assert in_words(model, ["a"], points, rows, "published").agrees is False
 
 
 def test_what_cannot_be_compared():
@@ -219,3 +220,13 @@ def test_what_cannot_be_compared():
         pm.Normal("x")
     with pytest.raises(ValueError, match="there is no release"):
         dp.check(model, progressbar=False)
+
+
+def test_reports_of_the_same_records():
+    with pm.Model() as model:
+        p = pm.Beta("p", 2, 2)
+        x = pm.Bernoulli("x", p, shape=3)
+        dp.PrivateObservation("z", x, dp.RandomizedResponse(0.8), observed=[1, 0, 1])
+        dp.PrivateObservation("again", x[1:], dp.RandomizedResponse(0.7), observed=[0, 0])
+    found = dp.check(model, random_seed=1, progressbar=False)
+    assert found.agrees, found

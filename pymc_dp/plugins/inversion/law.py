@@ -174,6 +174,10 @@ def sums_by_group(
     law, law_parameters = readable_law(rv)
     with about(f"the release {release.rv.name!r}"):
         noise_parts(mechanism_of(release.rv), whole=not rv.dtype.startswith("float"))
+    if not np.any(release.sizes):
+        raise Declined(
+            f"the release {release.rv.name!r} is the same whatever {rv.name!r} are: leave it out"
+        )
     groups = release.sizes, release.factors(rv), release.offset
     parameters = [p.astype("float64") for p in release.parameters(rv, law_parameters)]
     scalars = [p[0] if p.type.ndim else p for p in parameters]

@@ -134,3 +134,12 @@ def test_other_numbers_are_refused_by_name():
         dp.PrivateObservation("ones", ones, dp.LaplaceMechanism(1.0), observed=1.2)
     with pytest.raises(Declined, match="mixes"):
         dp.collapse(model)
+
+
+def test_sums_that_are_not_released():
+    with pm.Model() as model:
+        n = pm.Poisson("n", 5, shape=2)
+        dp.RecordSums("total", pm.Bernoulli.dist(0.4), n, shape=2)
+        dp.PrivateObservation("z", n, dp.GeometricMechanism(1.0), observed=[3, 5])
+    with pytest.raises(NotImplementedError, match="'total' have a density with what is released"):
+        dp.steps(model)
