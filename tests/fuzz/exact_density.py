@@ -36,7 +36,8 @@ def exact_density(written, point, values, rng):
     def of_records(*records):
         own = [np.asarray(r, dtype=v.type.dtype) for r, v in zip(records, latents, strict=True)]
         laws = log_law(*point, *own)
-        return laws, written.logs(written.inputs_of(point, own), values)
+        rows = [np.broadcast_to(v, (len(own[0]), *np.shape(v))) for v in point]
+        return laws, written.logs(written.inputs_of(rows, own), values)
 
     if all(v.type.dtype.startswith(("int", "uint", "bool")) for v in latents):
         return _enumerated(of_records, drawn, [v.owner.op.ndim_supp for v in latents])

@@ -26,7 +26,7 @@ NAMES = re.compile(r"'(z\d|x\d?|[ynqbs]|theta|total|rate|share|_?[a-z]+_\w+|[wg]
 NOTHING = "there are no records to integrate out", "there is nothing to collapse"
 BAD = "wrong", "crash", "unnamed", "failed"
 SIGMAS = 5.0  # at which one comparison in a million would differ by chance
-ROUNDING = 1e-6
+ROUNDING = 1e-5  # of quadrature where densities jump near the end of a panel
 STEPS_EVERY = 6  # models, of which one has its steps tried
 TELLS = 0.25  # an error of a log density, above which nothing is said
 
@@ -116,8 +116,8 @@ def sums_read(model, released, point):
             continue
         except Exception as error:
             return "sums", "crash", f"{name}: {type(error).__name__}: {str(error)[:200]}"
-        direct = evaluate(s, {x: pytensor.shared(values[x])})
-        if not np.allclose(found, np.ravel(direct), 1e-6, 1e-6, equal_nan=True):
+        direct = evaluate(s, {x: pytensor.shared(values[x], shape=x.type.shape)})
+        if not np.allclose(np.ravel(found), np.ravel(direct), 1e-6, 1e-6, equal_nan=True):
             return "sums", "wrong", f"{name}: read as {found}, and is {direct}"
     return "sums", "read", ""
 
@@ -164,7 +164,7 @@ def compare(model, ours, point, seed, seconds):
     for at in points:
         try:
             exact = exact_density(written, at, observed, rng) if written.is_drawn else None
-        except Exception:
+        except NotImplementedError:  # a law without a density
             exact = None
         for more in (1, 20):
             try:
