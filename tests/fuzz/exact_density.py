@@ -33,20 +33,23 @@ def exact_density(written, point, values, rng):
     log_law = plain_function([*written.given, *many], logs)
     _, drawn = written.draw(rng, point, _DRAWS)
 
-    def of_records(*records):
+    def law_of(*records):
         own = [np.asarray(r, dtype=v.type.dtype) for r, v in zip(records, latents, strict=True)]
-        laws = log_law(*point, *own)
+        return log_law(*point, *own)
+
+    def noise_of(*records):
+        own = [np.asarray(r, dtype=v.type.dtype) for r, v in zip(records, latents, strict=True)]
         rows = [np.broadcast_to(v, (len(own[0]), *np.shape(v))) for v in point]
-        return laws, written.logs(written.inputs_of(rows, own), values)
+        return written.logs(written.inputs_of(rows, own), values)
 
     if all(v.type.dtype.startswith(("int", "uint", "bool")) for v in latents):
-        return _enumerated(of_records, drawn, [v.owner.op.ndim_supp for v in latents])
+        return _enumerated(law_of, noise_of, drawn, [v.owner.op.ndim_supp for v in latents])
     if len(latents) > 1 or latents[0].owner.op.ndim_supp:
         return None
-    return _integrated(of_records, drawn[0])
+    return _integrated(law_of, noise_of, drawn[0])
 
 
-def _enumerated(of_records, drawn, cores):
+def _enumerated(law_of, noise_of, drawn, cores):
     supports = []
     first = [d[0] for d in drawn]
     for i, (values, core) in enumerate(zip(drawn, cores, strict=True)):
@@ -57,42 +60,45 @@ def _enumerated(of_records, drawn, cores):
                 continue
             changed = [np.repeat(f[None], len(tried), axis=0) for f in first]
             changed[i][(slice(None), *at)] = tried
-            laws, _ = of_records(*changed)
-            log = sum(law.reshape(len(tried), -1).sum(axis=1) for law in laws)
+            log = _total(law_of(*changed))
             supports.append(tried[np.nan_to_num(log, nan=-np.inf) > -60])
     if math.prod(map(len, supports)) > MOST:
         return None
     rows = np.stack(np.meshgrid(*supports, indexing="ij"), axis=-1).reshape(-1, len(supports))
     ends = np.cumsum([f.size for f in first])[:-1]
     records = [r.reshape(-1, *f.shape) for r, f in zip(np.split(rows, ends, 1), first, strict=True)]
-    laws, logs = of_records(*records)
-    law = sum(p.reshape(len(rows), -1).sum(axis=1) for p in laws)
-    law = np.nan_to_num(law, nan=-np.inf)
+    law = np.nan_to_num(_total(law_of(*records)), nan=-np.inf)
     if abs(special.logsumexp(law)) > 1e-9:
         return None
-    noise = np.nan_to_num(logs.sum(axis=1), nan=-np.inf)
-    return special.logsumexp(law + noise)
+    possible = law > -np.inf
+    noise = noise_of(*(r[possible] for r in records)).sum(axis=1)
+    return special.logsumexp(law[possible] + np.nan_to_num(noise, nan=-np.inf))
 
 
-def _integrated(of_records, drawn):
+def _total(logs):
+    """Return the sum of log densities of all entries, a number for each draw."""
+    return sum(own.reshape(len(own), -1).sum(axis=1) for own in logs)
+
+
+def _integrated(law_of, noise_of, drawn):
     shape = drawn.shape[1:]
-    (law,), logs = of_records(drawn)
-    if law.shape != drawn.shape:
+    if law_of(drawn)[0].shape != drawn.shape:
         return None
+    logs = noise_of(drawn)
     found, of = 0.0, np.full(logs.shape[1], -1)  # the record that an entry is of
     for k, at in enumerate(np.ndindex(shape)):
         changed = np.repeat(drawn[:1], len(drawn), axis=0)
         changed[(slice(None), *at)] = drawn[(slice(None), *at)]
-        _, own = of_records(changed)
+        own = noise_of(changed)
         uses = ((own != own[0]) & (own == own)).any(axis=0)
         if (of[uses] >= 0).any():
             return None
         of[uses] = k
 
     def alike(values):
-        (law,), logs = of_records(np.broadcast_to(values.reshape(-1, *[1] * len(shape)),
-                                                  (values.size, *shape)))  # fmt: skip
-        return law.reshape(values.size, -1), logs
+        values = values.reshape(-1, *[1] * len(shape))
+        records = np.broadcast_to(values, (len(values), *shape))
+        return law_of(records)[0].reshape(len(values), -1), noise_of(records)
 
     for j, k in enumerate(of):
         if k < 0:

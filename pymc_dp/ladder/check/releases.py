@@ -146,7 +146,8 @@ class Releases:
                     inputs, _ = self.draw(rng, given[k], BLOCKS * size)
                 means.add(k, self._by_part(inputs, value))
             found, error = means.log()
-            if expected is not None and expected > found and len(values) == 1:
+            more = expected is not None and expected > found + ROUNDING
+            if more and len(values) == 1:
                 # Records of this probability may not have been drawn, and may be what is lacking.
                 rare = self._peaks(inputs, values[0]) + np.log(3.0 / means.draws)
                 if expected <= found + np.logaddexp(0.0, rare - means.of_parts()[0]).max():
