@@ -14,7 +14,7 @@ from pymc_dp.reading.model import Reading
 from pymc_dp.routes import ROUTES, nuts, starts
 from pymc_dp.step_methods.loop import walks
 from tests.chains import QUIET
-from tests.models import as_model, gaussian, group_means, poisson, regression, route_table
+from tests.models import MODELS, as_model, gaussian, group_means, poisson, regression, route_table
 
 FEW = {"draws": 4, "tune": 4, "chains": 1, "random_seed": 1} | QUIET
 # What compiled chains do not take: another route is left, and short trees are enough for it.
@@ -165,3 +165,22 @@ def test_short_run(name, caplog, monkeypatch):
         assert np.unique(parameter).size > 1  # it moves
     again = dp.sample(model, **FEW, **options)["posterior"]  # by what the first call made
     assert again.to_dataset().equals(posterior.to_dataset())
+
+
+# Models of which nothing is integrated out: dp.check says so.
+AS_WRITTEN = {
+    "table", "random_shape", "random_half", "random_index", "gauss_meanvar_n100",
+    "iv_regression_n20_laplace", "vi_regression_clamped_laplace",
+    "a_admissions_2x2",  # of this one the statistics are, but its records are slow to draw
+}  # fmt: skip
+JUDGED = {name: build for name, build in MODELS.items() if name not in AS_WRITTEN} | {
+    "two groups": two_groups, "levels": levels, "group means": group_means,
+}  # fmt: skip
+
+
+@pytest.mark.by_day("poisson", "bernoulli", "factorization", "normal", "random_prior", "levels",
+                    "v_randomized_response", "iii_exponential_clamped_gaussian")  # fmt: skip
+@pytest.mark.parametrize("name", JUDGED)
+def test_the_density_of_each_model_is_that_of_what_is_written(name):
+    found = dp.check(JUDGED[name](), points=2, seconds=2.0, random_seed=1, progressbar=False)
+    assert found.agrees, found
