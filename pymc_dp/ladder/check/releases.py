@@ -146,13 +146,13 @@ class Releases:
                     inputs, _ = self.draw(rng, given[k], BLOCKS * size)
                 means.add(k, self._by_part(inputs, value))
             found, error = means.log()
-            more = expected is not None and expected > found + ROUNDING
-            if more and len(values) == 1:
+            none = SIGMAS * error + ROUNDING  # a difference that is no difference
+            if expected is not None and expected > found + none and len(values) == 1:
                 # Records of this probability may not have been drawn, and may be what is lacking.
                 rare = self._peaks(inputs, values[0]) + np.log(3.0 / means.draws)
                 if expected <= found + np.logaddexp(0.0, rare - means.of_parts()[0]).max():
                     error = np.inf
-            as_expected = expected is None or abs(found - expected) <= SIGMAS * error + ROUNDING
+            as_expected = expected is None or abs(found - expected) <= none
             enough = error < _PRECISE and means.draws >= _LEAST and as_expected
             now = time.perf_counter()
             if enough or now - began + (now - round_began) > seconds:
@@ -170,7 +170,7 @@ class Releases:
 
     def _by_part(self, inputs, value) -> np.ndarray:
         """Return the log densities of parts, a column for each."""
-        logs = np.nan_to_num(self.logs(inputs, value), nan=-np.inf)
+        logs = np.nan_to_num(self.logs(inputs, value), nan=-np.inf, neginf=-np.inf)
         return np.stack([logs[:, part].sum(axis=1) for part in self._parts], axis=1)
 
     def _peaks(self, inputs, value) -> np.ndarray:
