@@ -27,19 +27,6 @@ REFUSALS = (ValueError, NotImplementedError, TypeError, pm.SamplingError)
 STEPPED = ("gaussian", "poisson", "bernoulli", "table", "factorization", "normal")
 
 
-def rung_of(model, rung):
-    """Return the variables, the start and densities of a collapsed model, or why there is none."""
-    try:
-        collapsed = dp.collapse(model, rung)
-    except REFUSALS as error:
-        return str(error)
-    start = collapsed.initial_point()
-    logp = collapsed.compile_logp()
-    near = {k: v + 0.1 * (np.asarray(v).dtype.kind == "f") for k, v in start.items()}
-    densities = [float(logp(point)) for point in (start, near)]
-    return {rv.name: str(rv.owner.op) for rv in collapsed.basic_RVs}, flat(start), densities
-
-
 def flat(values):
     """Return the first few numbers of each."""
     return {str(k): np.ravel(v).astype(float)[:6].tolist() for k, v in values.items()}

@@ -10,7 +10,7 @@ _STEPS = np.array([0, 0.3, 1, 2, 4, 7, 12, 20, 40])
 _TAILS = np.array([1e-15, 1e-11, 1e-8, 1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.35, 0.5])
 
 
-def _panels(edges, nodes):
+def panels(edges, nodes):
     """Return the points and weights of the Gauss-Legendre rule between edges, on the last axis."""
     at, weights = special.roots_legendre(nodes)
     edges = np.sort(edges)
@@ -47,7 +47,7 @@ def of_value(law, log_noise, at, width):
     edges = np.clip(np.concatenate(parts, axis=-1), lower, upper)
 
     def rule(nodes):
-        x, w = _panels(edges, nodes)
+        x, w = panels(edges, nodes)
         return special.logsumexp(law.logpdf(x) + log_noise(x), b=w, axis=-1)
 
     return _with_error(rule)

@@ -9,44 +9,57 @@ from pytensor.graph.traversal import ancestors
 from scipy import special
 
 from pymc_dp.graphs.values import is_random, plain_function
+from pymc_dp.ladder.check.vectorized import many
+from tests.fuzz.exact import panels
 
 MOST = 200_000  # tables or vectors of records that are enumerated
 _DRAWS = 400
-_NODES, _WEIGHTS = special.roots_legendre(16)
 
 
-def exact_density(written, point, values, rng):
-    """Return the log density of releases given a point, or None where it is not known.
+def exact_density(written):
+    """Return the function of a point, values and generator that is the log density, or None.
 
     Records that are whole numbers are enumerated. Of others each release has to be of one record:
-    these are integrated by quadrature. Laws whose masses do not add up to one are left alone.
+    these are integrated by quadrature. The function returns None where that does not apply, or the
+    masses of the laws do not add up to one.
     """
     latents = written.drawn
     between = {*ancestors(written.inputs, blockers=written.given)} - {*written.given}
     if {*filter(is_random, between)} != {*latents}:
         return None
     fresh = [v.type() for v in latents]
-    logs = [pm.logp(v, value) for v, value in zip(latents, fresh, strict=True)]
-    logs = graph_replace(logs, dict(zip(latents, fresh, strict=True)), strict=False)
-    many = [v.type.clone(shape=(None, *v.type.shape))() for v in fresh]
-    logs = vectorize_graph(logs, dict(zip(fresh, many, strict=True)))
-    log_law = plain_function([*written.given, *many], logs)
-    _, drawn = written.draw(rng, point, _DRAWS)
-
-    def law_of(*records):
-        own = [np.asarray(r, dtype=v.type.dtype) for r, v in zip(records, latents, strict=True)]
-        return log_law(*point, *own)
-
-    def noise_of(*records):
-        own = [np.asarray(r, dtype=v.type.dtype) for r, v in zip(records, latents, strict=True)]
-        rows = [np.broadcast_to(v, (len(own[0]), *np.shape(v))) for v in point]
-        return written.logs(written.inputs_of(rows, own), values)
-
-    if all(v.type.dtype.startswith(("int", "uint", "bool")) for v in latents):
-        return _enumerated(law_of, noise_of, drawn, [v.owner.op.ndim_supp for v in latents])
-    if len(latents) > 1 or latents[0].owner.op.ndim_supp:
+    try:
+        logs = [pm.logp(v, value) for v, value in zip(latents, fresh, strict=True)]
+    except NotImplementedError:
         return None
-    return _integrated(law_of, noise_of, drawn[0])
+    logs = graph_replace(logs, dict(zip(latents, fresh, strict=True)), strict=False)
+    batches = [many(v) for v in fresh]
+    logs = vectorize_graph(logs, dict(zip(fresh, batches, strict=True)))
+    log_law = plain_function([*written.given, *batches], logs)
+    cores = [v.owner.op.ndim_supp for v in latents]
+    whole = all(v.type.dtype.startswith(("int", "uint", "bool")) for v in latents)
+
+    def found(point, values, rng):
+        def typed(records):
+            return [
+                np.asarray(r, dtype=v.type.dtype) for r, v in zip(records, latents, strict=True)
+            ]
+
+        def law_of(*records):
+            return log_law(*point, *typed(records))
+
+        def noise_of(*records):
+            rows = [np.broadcast_to(v, (len(records[0]), *np.shape(v))) for v in point]
+            return written.logs(written.inputs_of(rows, typed(records)), values)
+
+        _, drawn = written.draw(rng, point, _DRAWS)
+        if whole:
+            return _enumerated(law_of, noise_of, drawn, cores)
+        if len(latents) > 1 or cores[0]:
+            return None
+        return _integrated(law_of, noise_of, drawn[0])
+
+    return found
 
 
 def _enumerated(law_of, noise_of, drawn, cores):
@@ -96,30 +109,29 @@ def _integrated(law_of, noise_of, drawn):
         of[uses] = k
 
     def alike(values):
-        values = values.reshape(-1, *[1] * len(shape))
-        records = np.broadcast_to(values, (len(values), *shape))
-        return law_of(records)[0].reshape(len(values), -1), noise_of(records)
+        values = np.reshape(values, (-1, *[1] * len(shape)))
+        return np.broadcast_to(values, (len(values), *shape))
 
     for j, k in enumerate(of):
         if k < 0:
             alone = np.broadcast_to(logs[0], logs.shape)
             found += logs[0, j]
         else:
-            _, alone = alike(drawn.reshape(_DRAWS, -1)[:, k])
+            alone = noise_of(alike(drawn.reshape(_DRAWS, -1)[:, k]))
         if not np.array_equal(alone[:, j], logs[:, j], equal_nan=True):
             return None  # of several records, which the first of the draws does not show
     for k in range(math.prod(shape)):
         own = drawn.reshape(_DRAWS, -1)[:, k]
 
-        def of_one(x, entries=of == k, k=k):
-            law, logs = alike(x.ravel())
-            total = np.stack([law[:, k], law[:, k] + logs[:, entries].sum(axis=1)])
-            return np.nan_to_num(total, nan=-np.inf).reshape(2, *x.shape)
+        def law(x, k=k):
+            return law_of(alike(x))[0].reshape(x.size, -1)[:, k].reshape(x.shape)
 
-        mass, density = (_log_integral(lambda x, i=i: of_one(x)[i], own) for i in (0, 1))
-        if not abs(mass) < 1e-8:
+        def joint(x, law=law, entries=of == k):
+            return law(x) + noise_of(alike(x))[:, entries].sum(axis=1).reshape(x.shape)
+
+        if not abs(_log_integral(law, own)) < 1e-8:
             return None
-        found += density
+        found += _log_integral(joint, own)
     return found
 
 
@@ -132,12 +144,11 @@ def _log_integral(log, draws):
     quantiles, tiny = np.quantile(draws, np.linspace(0, 1, 21)), 10.0 ** np.arange(-300, -8, 10)
     edges = np.concatenate([quantiles, around, tiny])
     edges = np.unique(edges)
-    edges = np.unique([*edges, *(edges[np.argmax(log(edges))] + wide)])
+    edges = np.unique([*edges, *(edges[np.argmax(np.nan_to_num(log(edges), nan=-np.inf))] + wide)])
 
     def rule(a, b):
-        half = (b - a) / 2
-        x = ((a + b) / 2)[:, None] + half[:, None] * _NODES
-        return special.logsumexp(log(x), b=half[:, None] * _WEIGHTS, axis=-1)
+        x, w = panels(np.stack([a, b], axis=-1), 16)
+        return special.logsumexp(np.nan_to_num(log(x), nan=-np.inf), b=w, axis=-1)
 
     a, b, done = edges[:-1], edges[1:], np.array([])
     for _ in range(60):

@@ -15,15 +15,17 @@ import pymc_dp as dp
 from pymc_dp.graphs.values import nearest_rvs
 from pymc_dp.ladder.check import Releases
 from pymc_dp.reading.sums import additive
-from tests.fuzz import stepping
 from tests.fuzz.exact_density import exact_density
 from tests.fuzz.models import CHANGED, Choices, ReadOtherwise, build, simplest, write
+from tests.fuzz.stepping import stepped
 from tests.reading.sums.test_reader import evaluate, near_means, reassemble
 
 REFUSALS = (ValueError, NotImplementedError)
 OF_THE_PACKAGE = (*REFUSALS, TypeError)
 NAMES = re.compile(r"'(z\d|x\d?|[ynqbs]|theta|total|rate|share|_?[a-z]+_\w+|[wg]data|potential)\b")
-NOTHING = "there are no records to integrate out", "there is nothing to collapse"
+NOTHING = (
+    "there are no records to integrate out", "there is nothing to collapse", "no step applies",
+)  # fmt: skip
 BAD = "wrong", "crash", "unnamed", "failed"
 SIGMAS = 5.0  # at which one comparison in a million would differ by chance
 ROUNDING = 1e-5  # of quadrature where densities jump near the end of a panel
@@ -68,10 +70,11 @@ def _judge(text, seed, seconds):
                 found = _refused(error)
             else:
                 found = compare(model, ours, point, seed, seconds)
-                if found[0] == "right" and changed_data(model, ours, later=True):
+                if found[0] == "right" and (before := public_data(model, ours)):
                     said.append((rung, *found))
+                    set_data((model, ours), {k: CHANGED[k](v) for k, v in before.items()})
                     found = compare(model, ours, point, seed, seconds)
-                    changed_data(model, ours, later=False)
+                    set_data((model, ours), before)
                 if rung == "statistics" and found[0] not in BAD and not seed % STEPS_EVERY:
                     said += steps(ours, seed, rung)
             said.append((rung, *found))
@@ -85,19 +88,19 @@ def _judge(text, seed, seconds):
         return "refused", said[1][2]
 
 
-def changed_data(model, ours, later):
-    """Give models other public data, or that of before; return whether that can be."""
+def public_data(model, ours):
+    """Return the public data of two models that can be changed: all of it, or nothing."""
     names = [name for name in CHANGED if name in model.named_vars]
-    if not names or any(isinstance(ours.named_vars.get(name), Constant) for name in names):
-        return False
-    for name in names:
-        value = model[name].get_value()
-        if later:
-            model[name].tag.before = value
-        for own in (model, ours):
-            if name in own.named_vars:
-                own.set_data(name, CHANGED[name](value) if later else model[name].tag.before)
-    return True
+    if any(isinstance(ours.named_vars.get(name), Constant) for name in names):
+        return {}
+    return {name: model[name].get_value() for name in names}
+
+
+def set_data(models, values):
+    """Give models these public data, where they have it."""
+    for model in models:
+        for name in {*values} & {*model.named_vars}:
+            model.set_data(name, values[name])
 
 
 def sums_read(model, released, point):
@@ -125,11 +128,11 @@ def sums_read(model, released, point):
 def steps(model, seed, what):
     """Return what becomes of the steps of a model, one after the other."""
     try:
-        made = stepping.steps_of(model)
+        made = dp.steps(model)
     except Exception as error:
         return [(f"steps of {what}", *_refused(error))]
     try:
-        found = stepping.stepped(model, made, seed) if made else []
+        found = stepped(model, made, seed)
     except Exception as error:
         return [(f"steps of {what}", "crash", f"{type(error).__name__}: {str(error)[:300]}")]
     return [(f"steps of {what}", word, name) for word, name in found]
@@ -160,21 +163,16 @@ def compare(model, ours, point, seed, seconds):
     points += [pm.draw(variables, random_seed=rng) for _ in range(2 if names else 0)]
     if written.is_drawn and {*names} == {rv.name for rv in model.free_RVs}:
         return "undecided", "nothing is integrated out"
-    known = []
+    exactly, known = exact_density(written) if written.is_drawn else None, []
     for at in points:
-        try:
-            exact = exact_density(written, at, observed, rng) if written.is_drawn else None
-        except NotImplementedError:  # a law without a density
-            exact = None
+        exact = exactly(at, observed, rng) if exactly else None
         for more in (1, 20):
             try:
-                own, own_error = density.log_density(at, own_values, rng, more * seconds, exact)
+                own, truth, error = beside(
+                    density, own_values, written, [observed], at, rng, more * seconds, exact
+                )
             except Exception as error:
                 return "crash", f"density: {type(error).__name__}: {str(error)[:200]}"
-            truth, error = exact, 0.0
-            if exact is None:
-                truth, error = written.log_density(at, [observed], rng, more * seconds, own)
-            error = np.hypot(error, own_error)
             if np.isnan(own) or not error < TELLS:  # NaN: dp.sample says that there is no density
                 break
             if own == truth or abs(own - truth) <= SIGMAS * error + ROUNDING * (1 + abs(truth)):
@@ -184,6 +182,15 @@ def compare(model, ours, point, seed, seconds):
             where = dict(zip(names, at, strict=True))
             return "wrong", f"{own} and {truth} +- {error:.2g} at {where}"
     return ("right", "".join({*known})) if known else ("undecided", "")
+
+
+def beside(density, own_values, written, values, at, rng, seconds, exact=None):
+    """Return a log density, that of what is written or the `exact` one, and their error."""
+    own, error = density.log_density(at, own_values, rng, seconds, exact)
+    if exact is not None:
+        return own, exact, error
+    truth, other = written.log_density(at, values, rng, seconds, own)
+    return own, truth, np.hypot(error, other)
 
 
 def run(first, last, path=None):

@@ -157,7 +157,7 @@ GROUP_SIZES = (*(size[:-1] + ", shape=m)" for size in SIZES[3:7]), "np.array([5,
                'pm.Poisson("n", pm.Gamma("rate", 8, 1, shape=m), shape=m)',
                'pm.DiscreteUniform("n", 6, 11, shape=m)')  # fmt: skip
 # What has the length of records whose number is public.
-PUBLIC = re.compile(r"\b(g|w|A|G|X|gdata|wdata|column|n\)|shape=n)\b")
+PUBLIC = re.compile(r"\b(g|w|A|G|X|gdata|wdata|column|group|row|shape=n)\b")
 # Laws of answers, what is asked, and how many answers there are to it.
 ANSWERS = (
     ('theta = pm.Beta("theta", 2, 2, shape=2); x = pm.Bernoulli("x", theta[g], shape=n)', "x", 2),
@@ -259,6 +259,11 @@ def _named(law, name, shape):
     return law.replace("(N, ", f'("{name}", ', 1)[:-1] + (f", {shape})" if shape else ")")
 
 
+def _spread(law):
+    """Return the line of the second parameter q, if a law has it."""
+    return ['q = pm.HalfNormal("q", 1) + 0.3'] * bool(re.search(r"\bq\b", law))
+
+
 def _release(choose, i, s, noises, scales=(1.0, 0.3, 3.0)):
     noise, scale = choose(f"noise {i}", noises, 0.3), choose(f"scale {i}", scales)
     far = choose(f"far {i}", (None, 0.0, 7.0, -30.0), 0.8)
@@ -283,13 +288,12 @@ def _records(choose):
 
     domain = choose("domain", tuple(LAWS))
     law = chosen("law", LAWS[domain], 0.15)
-    shape = chosen("shape", SHAPES, 0.9 if unknown else 0.5)
+    shapes = [s for s in SHAPES if not (unknown and "dims" in s)]
+    shape = choose("shape", shapes, 0.9 if unknown else 0.5)
     own, p = chosen("parameter", PARAMETERS, 0.4)
     prior = choose("prior", PRIORS[domain], 0.5)
     lines = [f"n = {size}", "theta = " + _named(prior, "theta", own)]
-    lines.append("theta0 = theta.ravel()[0]")
-    if "q" in law.replace("sq", ""):
-        lines.append('q = pm.HalfNormal("q", 1) + 0.3')
+    lines += ["theta0 = theta.ravel()[0]", *_spread(law)]
     if choose("potential", (False, True), 0.7):
         lines.append('pm.Potential("potential", -(theta**2).sum())')
     law = law.format(p=p)
@@ -328,8 +332,7 @@ def _groups(choose):
     law, own = choose("law", fits, 0.15), choose("common", ("shape=m", ""))
     size = choose("size", GROUP_SIZES, 0.3)
     lines = [f"m = {m}", f"n = {size}", "theta = " + _named(PRIORS[domain][0], "theta", own)]
-    if "q" in law.replace("sq", ""):
-        lines.append('q = pm.HalfNormal("q", 1) + 0.3')
+    lines += _spread(law)
     h = choose("each", [e for e in EACH if not PUBLIC.search(e) and "theta" not in e], 0.4)
     if choose("listed", (False, True)):
         for j in range(m):
@@ -355,7 +358,7 @@ def _answers(choose):
     """Answers changed at random, to one or several questions."""
     lines = [f"n = {choose('number', (4, 2, 5, 6))}"]
     laws, answers, k = choose("answers", ANSWERS)
-    lines += [law for law in laws.split("; ") if law]
+    lines += laws.split("; ")
     for i in range(choose("releases", (1, 1, 2))):
         rows = choose(f"rows {i}", ("{a}", "{a}", "{a}[1:]", "{a}[[0, 1, 0][:n]]", "{a}[g == 0]"))
         one = answers == "y" and choose(f"one {i}", (False, True))
@@ -375,8 +378,7 @@ def _tables(choose):
     lines = [f"n = {choose('people', (6, 3, 8))}", *choose("table", CELLS).split("; ")]
     for i in range(choose("releases", (1, 2, 2, 3))):
         s = choose(f"of cells {i}", OF_CELLS)
-        whole = choose(f"whole {i}", (True, False))
-        lines.append(_release(choose, i, s, WHOLE_NOISE if whole else NOISE))
+        lines.append(_release(choose, i, s, _noises(choose, i, "Poisson")))
     return lines
 
 
@@ -455,22 +457,16 @@ def build(text, seed):
         exec(text, names)
         statistics = [pt.as_tensor(s) for _, s, *_ in pending]
         draws = pm.draw(statistics, 60, random_seed=rng)
-        released = []
-        places = []
+        released, places = [], []
         for (name, s, noise, scale, *far), many in zip(pending, draws, strict=True):
             many = np.asarray(many, dtype="float64")
             low, m, high = np.quantile(many[np.isfinite(many)], [0.16, 0.5, 0.84])
             spread = high - low if high - low > 1e-9 * (1 + abs(m)) else 2.0
             b, shape = float(f"{scale * spread / 2:.2g}"), many.shape[1:]
             uneven = b * np.resize([0.5, 1.0, 0.8], shape)
-            given = {
-                "b": b,
-                "m": float(f"{m:.3g}"),
-                "shape": shape,
-                "uneven": uneven,
-                "TABLE": TABLE,
-            }
-            given |= {"np": np, "dp": dp, "pm": pm, "logistic": _logistic, "MATRICES": MATRICES}
+            given = {"b": b, "m": float(f"{m:.3g}"), "shape": shape, "uneven": uneven}
+            given |= {"np": np, "dp": dp, "pm": pm, "logistic": _logistic}
+            given |= {"TABLE": TABLE, "MATRICES": MATRICES}
             released.append((name, s, eval(noise, given)))
             places.append([round(f * b) if "Geometric" in noise else f * b for f in far])
         free = list(model.free_RVs)

@@ -2,23 +2,14 @@
 
 import numpy as np
 import pytensor
+from pymc.pytensorf import reseed_rngs
 from pytensor.graph.replace import graph_replace
 
 import pymc_dp as dp
 from pymc_dp.graphs.draws import compile_draws
 from pymc_dp.ladder.check import Releases
-from pymc_dp.reading.model import Reading
-from pymc_dp.step_methods import choose_steps
 
 PRIOR, DRAWS, SIGMAS = 20_000, 150, 5.0
-
-
-def steps_of(model):
-    """Return the steps of a model that are made for what is confidential."""
-    chosen = {}
-    for rv, step in choose_steps(Reading(model)).items():
-        chosen.setdefault(step, []).append(model.rvs_to_values[rv])
-    return [step(own, model=model) for step, own in chosen.items()]
 
 
 def stepped(model, steps, seed):
@@ -30,8 +21,7 @@ def stepped(model, steps, seed):
     released = Releases(model, [], written=False)
     potentials = [p.sum() for p in model.potentials]
     draw, generators = compile_draws([], [*potentials, *released.drawn, *free])
-    for generator in generators:
-        generator.set_value(np.random.default_rng(rng.integers(2**63)))
+    reseed_rngs(generators, int(rng.integers(2**63)))
     rows = [draw() for _ in range(PRIOR)]
     drawn = [np.array(v) for v in zip(*rows, strict=True)]
     own, drawn = sum(drawn[: len(potentials)]), drawn[len(potentials) :]
